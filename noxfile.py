@@ -59,7 +59,7 @@ def _install(session: nox.Session, *paths: str) -> None:
 
 def _install_hnswlib(session: nox.Session) -> None:
     """Install hnswlib, which only large memories need. Warn if it cannot be built: it has no wheels."""
-    # CI requires it, so that at least CI runs the tests of large memories.
+    # With CI set, a failed build is an error, so that at least CI runs the tests of large memories.
     accepted = [0] if os.environ.get("CI") else [0, 1]
     session.run("python", "-m", "pip", "install", "-q", "--no-compile", HNSWLIB, silent=True, success_codes=accepted)
     found = "import importlib.util; print(importlib.util.find_spec('hnswlib'))"
@@ -118,7 +118,7 @@ QUICKLY = {
 }
 # Use all cores in each session. While the tests of one session wait for a process or a lock, another session runs.
 ON_ALL_CORES = ["-n", str(os.cpu_count() or 1), "--dist", "worksteal"]
-# The version whose tests take longest is first.
+# Start with the version whose tests take longest.
 OTHERS = [version for version in reversed(PYTHONS) if version != HERE]
 
 
@@ -151,8 +151,8 @@ ONCE = [
     *("tests/memory/search/test_month.py", "tests/memory/store/test_namespaces.py", "tests/references/test_hostile.py"),
     *(f"tests/tools/test_{name}.py" for name in ("answer_budget", "token_cost", "default_answers")),
 ]
-# Slow tests with the same result on each version, and the only tests of some modules.
-# They run only where coverage is measured.
+# Slow tests whose result is the same on each version, so one run is enough.
+# Some modules have no other tests, so this run is the one that measures coverage.
 COUNTED = [
     *("tests/testing/conformance/test_memory_suite.py", "tests/cli/test_demo.py"),
     *(f"tests/memory/engines/local/views/test_{name}.py" for name in ("hnsw", "vector_index", "background_graph")),
@@ -168,8 +168,8 @@ OF_SESSIONS = [
 ]
 
 
-# `.ci/run` sets the variable. If there are several interpreters, each ordinary test then runs on one of them only:
-# these tests in the session `tests`, all others on the first of the others. Coverage is measured over both.
+# `.ci/run` sets the variable, so that each ordinary test runs only once if there are several interpreters.
+# The session `tests` runs HERE_IF_SPLIT, the first run of `others` all other tests. Both measure coverage.
 EACH_TEST_ONCE = bool(os.environ.get("EACH_TEST_ONCE")) and bool(PRESENT)
 HERE_IF_SPLIT = [f"tests/{name}" for name in ("adapters", "docs", "internal", "references", "refs", "structs", "tools")]
 COVERAGE_HERE = Path(".coverage.here")
@@ -197,7 +197,7 @@ def tests(session: nox.Session) -> None:
     session.run("pytest", *(session.posargs or [*ON_ALL_CORES, WITHOUT_SERVERS, *elsewhere]), env=QUICKLY)
 
 
-# A sample of about a minute of the suites that also run as a role with row policies, while a second role deletes.
+# Suites that also run as a role with row policies, while a second role deletes. They take about a minute.
 ROLES_BRIEFLY = ["tests/memory/upkeep/test_erasure.py", "tests/session/test_session.py", "tests/session/test_story.py"]
 AS_ROLES = QUICKLY | {"MAMA_STRUCTS_TEST_ENGINE": "postgres-roles"}
 
@@ -214,12 +214,12 @@ def _suites_on_server() -> list[str]:
 
 @nox.session(python=HERE, default=False, allow_parallel=True)
 def postgres(session: nox.Session) -> None:
-    """Run the tests of a PostgreSQL server, the engine suites on a server, and a sample of them as two roles."""
+    """Run the PostgreSQL tests and the engine suites on a server, and a sample of the suites as two roles."""
     # Install only the requirements of these tests: the frameworks take longer to install than the tests to run.
     session.install("--no-compile", ".[test-server]")
     opening = [*_suites_on_server(), "tests/hosts/test_mem0.py"]
     on_server = QUICKLY | {"MAMA_STRUCTS_TEST_ENGINE": "postgres"}
-    # If the tests are split, `others` runs the tests of the server itself, because they count for the coverage.
+    # With EACH_TEST_ONCE, the session `others` runs the PostgreSQL tests, because they count for the coverage.
     of_servers = "tests/postgres/test_same_memories.py" if EACH_TEST_ONCE else "tests/postgres"
     session.run("pytest", *(session.posargs or [*ON_ALL_CORES, of_servers, *opening, KIT_OF_RECORDS]), env=on_server)
     if not session.posargs:
@@ -235,7 +235,7 @@ def others(session: nox.Session) -> None:
     if is_first or is_last:
         _install_hnswlib(session)
     if is_first:
-        # Exclude the server samples, which the session `postgres` runs, and tests that do not depend on the version.
+        # Exclude tests that do not depend on the version, and `test_same_memories`, which the session `postgres` runs.
         same = ["tests/docs", "tests/test_public_names.py", "tests/postgres/test_same_memories.py"]
         left_out = _without(*same, *(HERE_IF_SPLIT if EACH_TEST_ONCE else []))
         left_out += [*(_without("tests/benchmarks", *QUALITY) if is_last else ONLY_ONCE), KIT_OF_RECORDS]
@@ -283,7 +283,7 @@ def hosts(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def peers(session: nox.Session) -> None:
-    """Run the same work on this package and on others, each in its own environment, for docs/comparison.md."""
+    """Compare this package with others on the same work, each in its own environment, for docs/comparison.md."""
     session.install("--no-compile", ".[semantic,test-server]")
     if not session.posargs:
         session.run("python", "benchmarks/stores.py", "--write")

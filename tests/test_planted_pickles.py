@@ -57,13 +57,13 @@ async def place(tmp_path, filled):
 
 
 def planted_keys(connection, kind):
-    """Return the keys of all rows of a kind. Without such rows, return a valid key of this kind."""
+    """Return the keys of all rows of a kind, or a valid key of this kind if there are no rows."""
     found = connection.execute("SELECT key FROM Cache WHERE raw = 1 AND key GLOB ?", (f"{kind}*",)).fetchall()
     return [key for (key,) in found] or [f"{kind}0000000000000001" if kind.endswith("/") else kind]
 
 
 def plant(place, kind, form, fired):
-    """Replace all rows of a kind by pickles that create a file when unpickled. Return the keys."""
+    """Replace all rows of a kind with pickles that create a file when unpickled. Return the keys."""
     trap = pickle.dumps(Trap(fired))
     with closing(sqlite3.connect(place / "journal" / "cache.db")) as connection, connection:
         keys = planted_keys(connection, kind)
@@ -107,7 +107,7 @@ async def around_all(session):
 
 
 async def ref_texts(session):
-    """Return the texts of both refs."""
+    """Return the texts of the current and of the first version of a ref."""
     return [session.refs.get(handle).text for handle in ("ref:plan", "ref:plan@1")]
 
 
@@ -208,7 +208,7 @@ async def test_planted_pickle_is_rejected_and_never_unpickled(place, kind, form)
         assert error is (errors | again)[way]
     else:
         assert {} == errors | again
-        # Not every check detects wrong content with a valid checksum.
+        # A check may miss wrong content whose checksum is valid.
         assert keys & found or kind in REPLACED or form == "sealed"
 
 

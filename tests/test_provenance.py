@@ -1,4 +1,4 @@
-"""A memory is never trusted more than the authors of its text, on any path of the text."""
+"""A memory is never more trusted than the authors of its text, however the text reached it."""
 
 import asyncio
 import contextlib

@@ -37,7 +37,7 @@ def python(code):
     ).stdout
 
 
-# All public modules. Adapters need extras.
+# All public modules, including the adapters, which need extras.
 DOORS = sorted(
     {
         "mama_structs",
@@ -55,7 +55,7 @@ DOORS = sorted(
 
 
 def typed_imports(door):
-    """Return the names in a package's stub, which type checkers read, with their modules."""
+    """Return the names that a package's stub exports to type checkers, with their modules."""
     tree = tree_of(ROOT.parent.joinpath(*door.split("."), "__init__.pyi"))
     return {
         alias.asname: f"{door}.{node.module}"
@@ -108,7 +108,7 @@ def test_other_packages_export_nothing():
     ]
 
     assert closed
-    # This package exports its strategies. It is not in DOORS, because it needs the extra with Hypothesis.
+    # The package `testing.strategies` exports names, but is not in DOORS, because it needs the extra with Hypothesis.
     closed.remove(ROOT / "testing" / "strategies")
     assert [] == [path.name for path in closed if len(tree_of(path / "__init__.py").body) > 1]
 

@@ -8,7 +8,7 @@ import pytest
 from row_helpers import every_row
 
 FOLDER = Path(__file__).parent
-# Not checked: this file asserts only a minimum duration, which a slow machine cannot violate.
+# This file may use a stopwatch: it asserts only a minimum duration, which a slow machine cannot violate.
 CLOCKS = {"refs/store/test_text_search.py"}
 
 

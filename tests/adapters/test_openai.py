@@ -449,7 +449,7 @@ class TestHandle:
         """The last call is cut off for every status but "completed", even if a text follows it."""
         for last in ({**SHOUT, "call_id": "call_2", "status": None}, {**SHOUT, "call_id": "call_2"}):
             if status is None and last["status"] is not None:
-                # This item itself has the status "completed", so its call runs.
+                # This item's own status is "completed", so its call is not cut off.
                 continue
             session.heard.clear()
             outputs = await adapter.handle(session, response(SHOUT, last, MESSAGE_ITEM, status=status))

@@ -42,13 +42,13 @@ from mama_structs.testing.scripted_model import ModelRequest, ScriptedModel
 # The scripted model gets the user texts and call results so far, and returns a text or a call.
 Step = str | tuple[str, dict[str, Any]]
 Model = Callable[[list[str], list[str]], Step]
-# The user texts of each request, the answer of each turn, and the resulting conversation.
+# Result of a run: the user texts of each request, the answer of each turn, and the resulting conversation.
 Ran = tuple[list[list[str]], list[str], Any]
 
 REDIS = "Keep login sessions in Redis"
 WHY = "a stolen token could not be revoked"
 QUESTION = "Where do we keep the login sessions?"
-# Limit for the recalled text, so that all hostile memories fit.
+# This limit is large enough for all hostile memories.
 MAX_RECALL_CHARS = 1_000_000
 
 

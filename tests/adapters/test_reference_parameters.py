@@ -67,7 +67,7 @@ ADAPTERS = {
 
 
 def check_described(properties, types):
-    """Assert that all three parameters have descriptions, and that types and depth are enums also in strict schemas."""
+    """Assert that all three parameters have descriptions, and that types and depth are enums even in strict schemas."""
     assert ["include_references", "reference_types", "reference_depth"] == [
         name for name in properties if "reference" in name
     ]

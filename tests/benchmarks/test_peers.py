@@ -1,4 +1,4 @@
-"""Comparison with other packages: the page matches the results, and the benchmarks work."""
+"""Comparison with other packages: docs/comparison.md matches the results, and the benchmarks work."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""Conformance comparison of stores: the page matches the results and explains failures."""
+"""Conformance comparison of stores: docs/comparison.md matches the results and explains failures."""
 
 import importlib
 import json

@@ -278,7 +278,7 @@ def test_help_on_full_disk_prints_no_traceback(arguments):
 def test_command_works_without_stdout_or_stderr(closed):
     """If stdout or stderr was closed before the start, the command runs without output."""
     command = f"'{sys.executable}' -m mama_structs demo --json --latency 0 {closed}"
-    # Remove the variable, because only buffered output fails at the interpreter's exit.
+    # Unset PYTHONUNBUFFERED, because only buffered output fails when the interpreter exits.
     usual = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=600, check=False, env=usual)
 

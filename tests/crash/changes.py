@@ -1,4 +1,4 @@
-"""Random writes for the crash test. Each writing method has one change, which is logged before and after the call."""
+"""Random writes for the crash test. Each writing method makes one change, and logs it before and after the call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ORIGINS: Final[tuple[Origin, ...]] = ("model", "tool", "outside")
 """The origins of model-written refs are excluded: their text lowers no trust that the oracle would have to compute."""
 _QUESTION: Final = 200
 _PAST: Final = datetime(2020, 1, 1, tzinfo=UTC)
-# Allows for the rounding of stored times to milliseconds.
+# Stored times are rounded to milliseconds, so they may be earlier than the call by this much.
 _ROUNDING: Final = timedelta(milliseconds=2)
 _LONG: Final = 12_000
 _MAX_LEARNED: Final = 1_500
@@ -97,7 +97,7 @@ class Author:
 
     @property
     def standing_links(self) -> dict[tuple[str, str, str], str]:
-        """The links whose two ends still exist."""
+        """The links between decisions that both still exist."""
         return {key: one for key, one in self.links.items() if {key[0], key[1]} <= self.decisions.keys()}
 
     @property
@@ -120,7 +120,7 @@ class Author:
             yield
 
     def some(self, most: int) -> list[str]:
-        """Return the tags of a random sample of decisions, at most *most*."""
+        """Return the tags of a random sample of at most *most* decisions."""
         return self.chance.sample(sorted(self.decisions), min(len(self.decisions), self.chance.randrange(most + 1)))
 
     @contextlib.asynccontextmanager
@@ -429,7 +429,7 @@ async def pop_record(author: Author, tag: str) -> None:
 
 
 async def remove_records(author: Author, tag: str) -> None:
-    """Delete one record or all records under some labels, or set an expiry in the past."""
+    """Delete one record, delete all records under the same labels, or set an expiry in the past."""
     labels = next(one for one, keys in author.records.items() if one[0] == "put" and keys)
     versions = author.records.pop(labels)
     key, way = author.chance.choice(sorted(versions)), author.chance.choice(("delete", "expire", "all"))
@@ -529,7 +529,7 @@ async def delete_conversation(author: Author, tag: str) -> None:
 
 async def look(author: Author, _tag: str) -> None:
     """
-    Read the most recently acknowledged memory of all processes, by id and by search.
+    Read the memory that any process acknowledged last, by id and by search.
 
     Log the memory as unseen unless both calls find it.
     """
@@ -550,7 +550,7 @@ async def look(author: Author, _tag: str) -> None:
 @attrs.frozen
 class Change:
     """
-    A kind of change.
+    A kind of random change, with its weight and its precondition.
 
     Args:
         make: Makes a change with a tag.

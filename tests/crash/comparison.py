@@ -35,7 +35,7 @@ async def compare(store: Store, facts: ExpectedState) -> Verdict:
                 async with opened(store, space) as session:
                     await seen.compare_memories(session)
                     await seen.compare_records(session)
-                    # Run `Session.check` once: it covers all namespaces. For the others, check only their memories.
+                    # `Session.check` covers all namespaces, so run it once. For the others, check only the memories.
                     checked = session.memories.check() if place else session.check()
                     found = await checked
                     note_findings(verdict, found if isinstance(found, list) else found.findings)
@@ -293,7 +293,7 @@ class Comparison:
                 self.verdict.wrong.append(f"{operation.kind} {operation.tag} is there in part")
 
     def _is_applied(self, item: Item, tag: str) -> bool | None:
-        """Return True or False if the item shows whether the operation was applied, or None if it does not."""
+        """Return whether the operation was applied, or None if the item does not show it."""
         place = next((at for at, (other, _) in enumerate(item.states) if other == tag), None)
         fits = self.fits.get(item)
         if place is None or fits is None or item.is_settled:

@@ -108,7 +108,7 @@ class Case:
 
     @classmethod
     def all(cls) -> list[Case]:
-        """Return all cases, except damage to the write-ahead log of a closed store, which has none."""
+        """Return all cases. A closed store has no write-ahead log, so no case damages it."""
         return [
             cls(file, damage, state)
             for state in STATES
@@ -174,7 +174,7 @@ def outcome_of(case: Case, sample: Sample, *, seed: int, sabotage: bool = False)
     shutil.rmtree(sample.place, ignore_errors=True)
     sample.place.mkdir()
     directory, errors = sample.place / "store", sample.place / "errors"
-    # Sabotage: replace the store by an older copy. No check detects this, so the sweep must report a silent loss.
+    # Sabotage: replace the store with an older copy. No check detects this, so the sweep must report a silent loss.
     origin = sample.older if sabotage and sample.older is not None else sample.store
     shutil.copytree(origin, directory)
     chance = random.Random(f"{seed}-{case}")
@@ -222,7 +222,7 @@ def _classified(live: Verdict, fresh: Verdict) -> tuple[str, str]:
 
 
 def _live(directory: Path, facts: ExpectedState, book: Path, pause: Callable[[], None]) -> dict[str, Any]:
-    """Write to a store, pause while it is damaged, then write to it again, read all of it and check it."""
+    """Write to a store, pause while it is damaged, write again, and then read and check the whole store."""
     verdict = Verdict()
     own = AckLog.open(book)
 

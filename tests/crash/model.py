@@ -72,13 +72,13 @@ def plain(value: Any) -> Any:
             return [plain(one) for one in value]
     if attrs.has(type(value)):
         names = [field.name for field in attrs.fields(type(value))]
-        # `noticed` is not stored, and fields with a leading underscore are caches.
+        # Skip `noticed`, which is not stored, and caches, whose names begin with an underscore.
         return {name: plain(getattr(value, name)) for name in names if name[0] != "_" and name != "noticed"}
     return value
 
 
 def after(moment: str) -> dict[str, str]:
-    """Return a pattern that matches every time from *moment* on."""
+    """Return a pattern that matches every time at or after *moment*."""
     return {_AFTER: moment}
 
 
@@ -252,7 +252,7 @@ class ExpectedState:
             item.states = [(operation.tag, state)]
 
     def _reported(self, operation: Operation, item: Item, state: Any, result: dict[str, Any]) -> Any:
-        """Return the expected state with the values of the call's result, and report any contradiction."""
+        """Return the expected state, completed with values of the call's result, and report any contradiction."""
         answer = result.get(item.name)
         if answer is None or state is None:
             return state

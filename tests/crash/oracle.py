@@ -1,4 +1,4 @@
-"""The verdict of a comparison, the processes that compute it, and the tally of a run."""
+"""Processes that compare a store with its expected state, their verdicts, and the counters of a run."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def opened(
 def fork(work: Callable[[], object]) -> int:
     """Run *work* in a forked process that exits afterwards, and return its id."""
     with warnings.catch_warnings():
-        # Python warns that threads do not survive a fork; this test forks on purpose.
+        # Python warns about forking with running threads, but this test does so on purpose.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid:
@@ -234,7 +234,7 @@ def ask(work: Callable[[], Verdict], errors: Path) -> tuple[Verdict | None, int]
 
 
 def judged(store: Store, facts: ExpectedState, errors: Path) -> tuple[Verdict | None, int]:
-    """Run a comparison of a store with its expected state by `ask`, and return its result."""
+    """Compare a store with its expected state in a new process. Return the verdict and the exit status."""
     from crash.comparison import compare  # noqa: PLC0415 - avoids a circular import
 
     return ask(lambda: asyncio.run(compare(store, facts)), errors)
@@ -283,7 +283,7 @@ class Tally:
             raise KeyboardInterrupt
 
     def note(self, kind: str, *lines: str) -> None:
-        """Count faults and keep their lines."""
+        """Count faults of one kind, and store their lines."""
         self.counts[kind] += len(lines)
         self.bad += [f"{kind}: {line}" for line in lines]
 

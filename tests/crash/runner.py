@@ -47,9 +47,9 @@ EARLY: Final = "early"
 UNSYNCED: Final = "unsynced"
 PLANTED: Final = ("row", *SABOTAGES)
 """The faults that `--sabotage` adds to the store between rounds."""
-# The share of rounds in a directory that end with a power failure.
+# Probability that a round on a directory ends with a simulated power failure.
 _POWER_FAILURES: Final = 0.2
-# Errors that kills, forks and injected faults must not cause.
+# Types of errors that kills, forks and injected faults must not cause.
 _FALSE: Final = ("store_damaged", "wrong_loop", "closed", "not_found")
 _DELETIONS: Final = 50
 # Maximum number of rounds per store, because comparing a store takes longer with each round.
@@ -65,19 +65,19 @@ _EVERY: Final = 5.0
 
 @attrs.define
 class Loop:
-    """The rounds of one run, with their common state."""
+    """Runs the rounds of the crash test, and holds the state that they share."""
 
     place: Path
     seed: int
     writers: int
     sabotage: str
     table: Tally = attrs.field(factory=Tally)
-    # The URL of the server database that all rounds use as one store, and the command that restarts its server.
+    # The URL of the server's database, which all rounds use as one store, and the command that restarts the server.
     server: str | None = None
     restart: Sequence[str] = ()
     # The preloaded library, or None if power failures cannot be simulated.
     library: Path | None = None
-    # The current store, and the log of its changes.
+    # The current store, and the lines of its log.
     store: Store = attrs.field(init=False)
     lines: list[str] = attrs.field(factory=list, init=False)
     # True after a fault. The next round then uses a new store, so that it does not report the same fault again.
@@ -105,7 +105,7 @@ class Loop:
             kept = 0.0 if self.sabotage == UNSYNCED else KEPT
             self.table.counts["files that lost writes"] += lose_unsynced(self.store, shadow, chance, kept=kept)
         if self.sabotage == EARLY:
-            # Write these log lines here, because a writer may be killed before it logs anything.
+            # The runner writes these log lines itself, because a writer may be killed before it logs anything.
             spec = {"tag": f"r{number}-early", "type": "context", "origin": "user"}
             AckLog.open(book).append("begin", spec["tag"], "default", "save", began_at(), {"memories": [spec]})
             AckLog.open(book).append("end", spec["tag"], {})
@@ -128,7 +128,7 @@ class Loop:
         self.store, self.lines, self.spoilt = self.server or self.place / f"store-{number}", [], False
 
     def account(self, said: Sequence[str], killed: set[int]) -> None:
-        """Count the actions of the processes and their exits."""
+        """Count the actions and the exits of the processes."""
         born, done, ended = {}, set(), {}
         for line in said:
             match json.loads(line):
@@ -171,7 +171,7 @@ class Loop:
         self.take(verdict, ended, f"round {number}")
 
     def take(self, verdict: Verdict | None, ended: int, where: str) -> None:
-        """Count the faults that a new process found in an undamaged store."""
+        """Count the faults in the verdict that a new process returned for an undamaged store."""
         if verdict is None:
             self.table.note("dead", f"{where}: who opened the store ended with {ended}")
             return
@@ -252,7 +252,7 @@ class _Round:
                     self.loop.table.counts["full disks" if fault == "full" else f"{fault} SQLite calls"] += 1
                 if task.kind == "parent" and task.ending == "again":
                     self.loop.table.counts["parents that forked again"] += 1
-                # Spawn few interpreters, because they start slowly. A library can only be preloaded by spawning.
+                # Fork most processes, because spawned interpreters start slowly. Preloading requires spawning.
                 spawned = self.library is not None or chance.random() < 0.25
                 self.pids.append(self._started(task, spawned=spawned))
         finally:
@@ -315,7 +315,7 @@ class _Round:
                 break
 
     def _fail_power(self) -> None:
-        """Wait while the processes write, then kill all of them."""
+        """Simulate a power failure: let the processes write for a while, then kill all of them."""
         until = time.monotonic() + HANG_TIMEOUT_SECONDS
         after = self.chance.randrange(10, 120)
         while self._lines < after and self._anyone(_POLL) and time.monotonic() < until:

@@ -26,7 +26,7 @@ _YEAR: Final = timedelta(days=365)
 
 
 class NothingToDamage(Exception):
-    """The store has no item that a fault could damage."""
+    """Raised if the store has no item for a fault to damage."""
 
 
 def _first(items: Iterable[T]) -> T:
@@ -63,7 +63,7 @@ class Target:
                     yield item
 
     def links(self, *, there: bool = True) -> Iterator[tuple[str, str, str]]:
-        """Yield the ends and the relationship word of existing explicit links, or of deleted ones if not *there*."""
+        """Yield both ids and the relationship of each existing explicit link, or of each deleted one if not *there*."""
         ends = {tag: item.id for (space, tag), item in self.facts.memories.items() if space == self.space and item.now}
         for (space, one, other, word), item in reversed(self.facts.links.items()):
             first, second = ends.get(one), ends.get(other)
@@ -71,28 +71,28 @@ class Target:
                 yield first, second, word
 
     def refs(self) -> Iterator[tuple[str, str]]:
-        """Yield the conversations and handles of existing refs."""
+        """Yield conversation and handle of each existing ref."""
         for (space, name, handle), item in reversed(self.facts.refs.items()):
             if space == self.space and item.is_settled and item.now is not None and handle[0] != "?":
                 yield name, handle
 
     def records(self, *, least: int = 1) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Yield the labels and keys of existing records whose version is at least *least*."""
+        """Yield labels and key of each existing record whose version is at least *least*."""
         for (space, labels), item in reversed(self.facts.groups.items()):
             if space == self.space and item.is_settled:
                 yield from ((labels, key) for key, one in item.now.items() if one["version"] >= least)
 
     async def write(self, plan: Callable[[Writer], Any]) -> None:
-        """Change rows directly, without the rules of the store."""
+        """Change rows directly, bypassing the rules of the store."""
         await self.session.memories._shared.write(plan)
 
     async def change(self, item: Item, change: Callable[[Memory], Memory]) -> None:
-        """Replace a memory by the result of *change*."""
+        """Replace a memory with the result of *change*."""
         memory = change(await self.session.memories.get(str(item.id)))
         await self.write(lambda writer: writer.put(memory))
 
     async def link(self, one: str, other: str, word: str, *, kind: LinkType, by: Any = "user") -> None:
-        """Write a link between two memories directly, without the rules of the store."""
+        """Write a link between two memories directly, bypassing the rules of the store."""
         made = Link(
             id=new_link_id(),
             from_id=one,
@@ -118,7 +118,7 @@ Plant = Callable[[Target], Awaitable[None]]
 @attrs.frozen
 class Sabotage:
     """
-    A kind of fault.
+    A kind of fault that can be added to a store.
 
     Args:
         plant: Adds the fault to the store, or raises `NothingToDamage`.

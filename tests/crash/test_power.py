@@ -25,7 +25,7 @@ pytestmark = pytest.mark.once
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """The preloaded library. The test is skipped if it cannot be built."""
+    """Build the library to preload. Skip the test if it cannot be built."""
     built = build(tmp_path_factory.mktemp("library"))
     if isinstance(built, str):
         pytest.skip(built)

@@ -50,7 +50,7 @@ _TTL: Final = 0.01
 @attrs.frozen
 class Task:
     """
-    The task of one writing process.
+    Parameters of one writing process.
 
     Args:
         kind: ``"writer"``, ``"parent"``, ``"preload"``, ``"pool"`` or ``"keeper"``.
@@ -151,7 +151,7 @@ class _Parent:
             self.children.append(process)
 
     def wait(self) -> None:
-        """Wait for all children, and log the ones that a signal ended."""
+        """Wait for all children, and log each child that a signal killed."""
         for child in self.children:
             if isinstance(child, int):
                 pid, status = child, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -241,7 +241,7 @@ def _preload(task: Task, book: AckLog, chance: random.Random) -> None:
 
 
 def _pool(task: Task, book: AckLog, chance: random.Random) -> None:
-    """Use a process pool that never touches the session, and save during and after its work."""
+    """Save while a process pool works and after it. The pool's workers never touch the session."""
     with _opened_parent(task, book, chance) as parent:
         for turn in range(2):
             under_way = [parent.begin(f"p{turn}", 6)]
@@ -257,7 +257,7 @@ def _pool(task: Task, book: AckLog, chance: random.Random) -> None:
 
 
 def _collected(alive: int) -> None:
-    # Close the pipe on which the runner waits, because pool workers block forever after their parent was killed.
+    # Workers of a killed parent block forever, so they must not hold open the pipe on which the runner waits.
     os.close(alive)
     gc.collect()
 
@@ -279,7 +279,7 @@ def _keeper(task: Task, book: AckLog, chance: random.Random) -> None:
 
 @attrs.frozen
 class _StoreAndFiles:
-    """A store, and a directory for files outside of it."""
+    """The location of a store, and a directory for files outside of it."""
 
     store: str
     files: Path
@@ -379,7 +379,7 @@ _KINDS: Final[dict[str, Callable[[Task, AckLog, random.Random], None]]] = {
 
 @contextlib.contextmanager
 def faulty(fault: str, directory: str, chance: random.Random) -> Iterator[None]:
-    """Simulate a full disk, or fail or interrupt SQLite calls, during the block."""
+    """During the block, simulate a full disk, or make SQLite calls fail, or interrupt them."""
     if fault == "full":
         with _full(Path(directory), chance):
             yield
@@ -395,7 +395,7 @@ def _full(directory: Path, chance: random.Random) -> Iterator[None]:
     """Repeatedly set a file-size limit near the current size of the database, and remove it again."""
     import resource  # noqa: PLC0415 - not available on all systems
 
-    # Otherwise an import while the limit is set would leave truncated bytecode for other processes.
+    # While the limit is set, an import would write truncated bytecode, which would remain for other processes.
     sys.dont_write_bytecode = True
     most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     over = threading.Event()

@@ -245,7 +245,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The working directory of all pages, which run one after the other."""
+    """The working directory shared by all documentation pages, whose examples run one after the other."""
     return tmp_path_factory.mktemp("here")
 
 
@@ -253,7 +253,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def docs(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> types.SimpleNamespace:
-    """The functions of this module. The test runs in the shared working directory."""
+    """Provide the functions of this module to a test, which runs in the shared working directory."""
     monkeypatch.chdir(here)
     if "page" in request.fixturenames:
         for name in needed_by(request.getfixturevalue("page")):

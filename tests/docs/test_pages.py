@@ -237,7 +237,7 @@ def test_tables_have_separator_line(docs):
 
 @functools.cache
 def _reference(root):
-    """Return all pages of the reference as one text."""
+    """Return all pages of the reference as one string."""
     pages = sorted((root / "docs" / "reference").glob("*.md"))
     return "\n".join(page.read_text(encoding="utf-8") for page in pages)
 
@@ -399,7 +399,7 @@ def test_providers_are_in_the_reference_with_arguments(docs):
     for name, text in rows.items():
         arguments = re.findall(r"`(\w+)(?:=([^`]*))?`", re.sub(r"\(.*?\)", "", text))
         parameters = inspect.signature(getattr(embedders, name)).parameters.values()
-        # The page shows no default for required arguments, nor for 0 or None, which select the provider's default.
+        # Required arguments have no default, and 0 or None select the provider's default, so the page omits these.
         known = {one.name: None if one.default in (inspect.Parameter.empty, 0) else one.default for one in parameters}
         assert known == {argument: ast.literal_eval(value or "None") for argument, value in arguments}, name
 
@@ -457,7 +457,7 @@ def test_error_rows_match_base_class_type_and_attributes(docs):
         error = getattr(errors, name)
         assert word == error.type, name
         assert not base or base in {parent.__name__ for parent in error.__mro__[1:]}, name
-        # A row lists the attributes that its class annotates. Rows below `DescriptorError` also list its `handle`.
+        # A row lists the attributes that its error class annotates. Below `DescriptorError`, rows also list `handle`.
         documented = set(re.findall(r"`(\w+)`", data))
         own = set(vars(error).get("__annotations__", ())) - {"type"}
         assert own <= documented, name

@@ -9,7 +9,7 @@ FENCE = "```"
 
 @pytest.fixture
 def page_of(tmp_path):
-    """Return a function that writes a page. In its text, ``'''`` represents a fence."""
+    """Return a function that writes a page, and replaces ``'''`` in its text with a fence."""
 
     def write(text):
         page = tmp_path / "page.md"

@@ -316,7 +316,7 @@ def test_onnx_missing_model_is_named_in_error(files, monkeypatch):
 
 
 class FakePairs(FakeTokenizer):
-    """Fake tokenizer for pairs: it inserts a separator, and gives the second text the type id 1."""
+    """Fake tokenizer for pairs. It joins both texts with a separator, and gives the second one the type id 1."""
 
     def encode_batch(self, texts):
         self.pairs = texts

@@ -42,7 +42,7 @@ class CacheAgainstModel(RuleBasedStateMachine):
     def begin(self, options):
         self.options = options
         self.cache, self.clock = cache_of(**options)
-        self.entries = []  # each entry: [id, outcome, expiry, size]; the least recently used entry is first
+        self.entries = []  # [id, outcome, expiry, size] of each entry, least recently used first
         self.height = None
         self.below = 0
 

@@ -42,7 +42,7 @@ def of_many(resolver, **options):
 
 
 def for_model(function):
-    """Return a function that calls a tool like a model, so that the ceilings apply."""
+    """Return a function that calls a tool as a model does, so that the ceilings apply."""
     tool = Tool.from_function(function)
 
     async def run(**arguments):

@@ -34,7 +34,7 @@ def scan(payload, **options):
 
 
 def places(payload, **options):
-    """Return each found id with its pointer."""
+    """Return the id and the pointer of each match."""
     return [(found.id, found.pointer) for found in scan(payload, **options).matches]
 
 
@@ -63,7 +63,7 @@ def scan_of(planted):
 
 
 def found_in(result):
-    """Return all pointers of each found id, in the format of the strategies."""
+    """Return the list of pointers of each found id, in the same format as the strategies."""
     found = {}
     for one in result.matches:
         found.setdefault(one.id, []).append(one.pointer)

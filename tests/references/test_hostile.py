@@ -1,4 +1,4 @@
-"""Hostile payloads and sources cause limited work and failed entries, and leave the main answer intact."""
+"""Hostile payloads and sources cause only bounded work and failed entries. The main answer stays intact."""
 
 from __future__ import annotations
 

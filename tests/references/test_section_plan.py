@@ -1,4 +1,4 @@
-"""The selection of references equals that of a simple model."""
+"""The plan selects the same references as a simple model."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

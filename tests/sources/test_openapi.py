@@ -34,7 +34,7 @@ ISSUE = {
 
 
 def answering(schema, **more):
-    """Return an OpenAPI operation whose answer has this schema."""
+    """Return an OpenAPI operation whose response has this schema."""
     content = {"application/json": {"schema": schema}}
     return {"get": {"responses": {"200": {"description": "ok", "content": content, **more}}}}
 

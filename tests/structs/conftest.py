@@ -1,4 +1,4 @@
-"""A server on a real socket. Its answers are bytes that a test chooses."""
+"""A server on a real socket that answers with bytes chosen by the test."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Node:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         host, port = self._server.sockets[0].getsockname()
         self.url = f"http://{host}:{port}"
-        clear_cooldown(self.url)  # the port may be that of an earlier server that still has a cooldown
+        clear_cooldown(self.url)  # an earlier server may have used this port and still have a cooldown
 
     async def stop(self):
         self._server.close()

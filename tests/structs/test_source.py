@@ -232,7 +232,7 @@ BAD = {
         {"max_references_per_entity": -1},
     ],
 }
-# Arguments that are accepted although they violate the schema. They are unambiguous or belong to hidden parameters.
+# Arguments that violate the schema are accepted if they are unambiguous or belong to hidden parameters.
 MENDED = {
     "query": [],
     "list": [{"pagination_limit": "3"}, {"pagination_limit": None}],

@@ -25,7 +25,7 @@ class Answer:
 
     @property
     def next(self):
-        """The arguments of the call that returns the next part, or None at the end."""
+        """The arguments of the call that returns the next part of the answer, or None if this is the last part."""
         if (call := self.get("next")) is None:
             return None
         (expression,) = ast.parse(call).body

@@ -1,4 +1,4 @@
-"""Strategies for a model's arguments: valid and invalid for a JSON Schema."""
+"""Strategies for a model's arguments, valid or invalid for a JSON Schema."""
 
 import contextlib
 import json

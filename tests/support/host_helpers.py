@@ -43,7 +43,7 @@ class Run:
 
 @attrs.define
 class Watched:
-    """A message stream. The host displays its events to people, and stores the refs at its end."""
+    """A message stream. The host displays the stream's events, and stores the refs when the stream ends."""
 
     stream: Any
     shown: list[str] = attrs.field(factory=list)

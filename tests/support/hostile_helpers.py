@@ -1,4 +1,4 @@
-"""Memories with texts that try to escape their quotation, and checks that they did not succeed."""
+"""Memories whose texts try to escape their quotation, and checks that no text succeeds."""
 
 import json
 import re
@@ -12,7 +12,7 @@ ROWS = [
     for line in (Path(__file__).parents[1] / "data/hostile/memories.jsonl").read_text(encoding="utf-8").splitlines()
 ]
 TEXTS = [row["content"] * row.get("repeat", 1) for row in ROWS]
-# Random mixtures of words of hostile texts, special characters and other texts.
+# Random mixtures of words of the hostile texts, special characters and arbitrary texts.
 pieces = st.sampled_from(sorted({piece for text in TEXTS for piece in text[:200].split(" ")}))
 signs = st.sampled_from([*"<>/|[]{}:\"'`~&;#\\ \n", "\u200b", "\u202e", "\x1b", "\x1b[", "ref:", "fd:", "&lt", "INST"])
 hostile_texts = st.lists(st.one_of(pieces, signs, st.text(max_size=5)), max_size=30).map("".join)

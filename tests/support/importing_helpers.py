@@ -82,7 +82,7 @@ def langgraph_store(
 
 
 def graph(file: Path, *items: Any) -> Path:
-    """Write the file of MCP's memory server. An item of type str becomes a raw line."""
+    """Write the file of MCP's memory server. Strings are written as raw lines."""
     file.write_text("\n".join(one if isinstance(one, str) else json.dumps(one) for one in items), encoding="utf-8")
     return file
 

@@ -1,4 +1,4 @@
-"""Kill a command of the command line before a chosen SQL statement, on a directory or on a server."""
+"""Kill a `mama-structs` command before a chosen SQL statement. The store is a directory or a server database."""
 
 import contextlib
 import signal
@@ -6,7 +6,7 @@ import subprocess
 import sys
 import textwrap
 
-# One interpreter runs all commands. Each runs in a fork, in which all modules are already loaded.
+# One interpreter runs each command in a forked process, in which all modules are already loaded.
 _RUNNER = """
     import importlib, os, signal, sys
     from mama_structs.cli.main import main

@@ -12,7 +12,7 @@ from mama_structs.refs.store import text
 
 class LoopMeter:
     """
-    The maximum number of calls and bytes of one callback, which is the code between two suspensions.
+    Maximum number of calls and bytes of a single callback, that is, of the code between two suspensions.
 
     Attributes:
         calls: Calls of Python and C functions.

@@ -222,7 +222,7 @@ class Planned(Exception):
 
 @contextlib.contextmanager
 def failing_after(writer: Any, count: int) -> Iterator[None]:
-    """Make the write or query fail that follows *count* successful ones."""
+    """Make the write or query that follows *count* successful ones fail."""
     target = writer._connection if is_on_server() else writer._rows_to_write
     left = iter(range(count))
 
@@ -300,7 +300,7 @@ class OpenedDirectory:
         )
 
     async def memories(self, namespace: str = "default", *, reads: Sequence[str] = ()) -> MemoryStore:
-        """Return the memory store of a namespace, which also reads *reads*. It stays open until `close`."""
+        """Return the memory store of a namespace, which also reads the namespaces *reads*. `close` closes it."""
         names = (namespace, *reads)
         if names not in self._open:
             self._open[names] = await open_memories(

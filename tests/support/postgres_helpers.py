@@ -44,7 +44,7 @@ BEGIN
     END LOOP;
 END $$
 """
-# Settings that make commits durable, because `check` reports weaker ones and tests crash the server.
+# Commits must be durable, because `check` reports weaker settings and tests crash the server.
 _SETTINGS = ["fsync=on", "synchronous_commit=on", "full_page_writes=on", "shared_buffers=32MB", "max_connections=150"]
 
 
@@ -109,7 +109,7 @@ def team_block(role, namespace, *, heading="Give each team its own namespaces"):
 
 @contextlib.contextmanager
 def team(url, namespace):
-    """Create a role with the policies of the guide for one namespace, and yield its database URL."""
+    """Create a role that the guide's policies restrict to one namespace, and yield its database URL."""
     name = urlsplit(url).path[1:]
     role = f"team_{uuid.uuid4().hex[:12]}"
     administer(url, script=team_block(role, namespace))
@@ -120,7 +120,7 @@ def team(url, namespace):
 
 
 def two_roles(url):
-    """Return the URLs of two roles: one for all namespaces except the rival's, one for the rival's namespace."""
+    """Return the database URLs of two roles. The second accesses only the rival's namespace, the first all others."""
     name = urlsplit(url).path[1:]
     own, rival = (f"{kind}_{_RUN[:12]}" for kind in ("own", "rival"))
     with _turn(_home()):
@@ -143,7 +143,7 @@ def in_database(url, name, *, user=None, password=None):
 
 
 class PostgresServer:
-    """A server with its own directory, which a test may stop and start. By default it needs no password."""
+    """A server with its own directory, which a test may stop and start. By default it requires no password."""
 
     def __init__(self, directory):
         self.directory = directory
@@ -367,7 +367,7 @@ def wait_until(holds, seconds=20):
 
 class Proxy:
     """
-    A proxy that cuts or holds the connection of a host to its server at the *at*-th message of the host.
+    A proxy that cuts or blocks the connection between a host and its server at the *at*-th message of the host.
 
     If *is_heard* is true, the server receives the message and only its answer is lost. If *holds* is true, all traffic
     stops at the message. If *stays* is true, later messages are cut, too. If *instead* is set, it is called instead.

@@ -1,4 +1,4 @@
-"""Decorator that checks many rows in one test, for rows that are cheap and need no test id."""
+"""Decorator that checks many rows of test data in one test, if they are cheap and need no test ids."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def every_row(names, rows):
     The rows share the test's fixtures.
     """
     rows = _Rows(names, rows)
-    # Also catch pytest.fail.Exception of `pytest.raises`, which is no Exception, so that all rows are checked.
+    # Also catch the failures of `pytest.raises`, which are no subclass of Exception, so that all rows are checked.
     failures = (Exception, pytest.fail.Exception)
 
     def decorate(test):

@@ -112,7 +112,7 @@ class AsyncStore(FileStore):
 
 
 class LackingStore(FileStore):
-    """A store that declares the capabilities which it lacks. It has no methods for some of them."""
+    """A store that declares which capabilities it lacks. For some of them it has no methods."""
 
     lacks: ClassVar = {
         "time_travel": "it keeps no past",
@@ -299,7 +299,7 @@ class KeepsFormerBytes(FileStore):
 
 
 class FindsWhatWas(FileStore):
-    """Searches the texts that were saved first, even if they were replaced later."""
+    """Searches the first version of each text, even if the text was replaced later."""
 
     def search(self, namespace, query, *, limit, where=(), as_of=None):
         first = {line[3]: line[4:] for line in self.lines() if line[1] == "save" and line[2] == namespace}

@@ -15,7 +15,7 @@ import threading
 from datetime import UTC, datetime
 
 NAMESPACE = "rivals"
-# The tests store the same texts in their own namespaces.
+# Refs that must remain readable in every round. The tests store equal texts in their own namespaces.
 KEPT = {"plan": "shields first", "a": "1", "b": "x"}
 PAUSE_SECONDS = 0.1
 _process: list[subprocess.Popen[str]] = []
@@ -35,7 +35,7 @@ def start(url: str) -> None:
 
 
 def stop() -> None:
-    """Wait for the end of the current round, or for one complete round, and raise if the role lost a ref."""
+    """End the work after the current round, but after at least one round. Raise if the role lost a ref."""
     _send("")
     answer = _process[0].stdout.readline() if _process[0].stdout is not None else ""
     if answer != "ok\n":
@@ -80,7 +80,7 @@ async def one_round(url: str, number: int) -> None:
 
 
 def main() -> None:
-    """Work on the databases in the input one after the other, until the input ends."""
+    """Work on the database URLs from the input one after the other, until the input ends."""
     for line in iter(sys.stdin.readline, ""):
         if line == "\n":
             continue

@@ -38,7 +38,7 @@ BUDGETS = {
 
 
 def often(text, count, most):
-    """Return a number of repetitions of a text, such that the result has at most 5 MB."""
+    """Limit the number of repetitions of a text, so that the result has at most 5 MB."""
     return min(abs(count) % most, 1 + 5_000_000 // (len(text) or 1))
 
 
@@ -88,7 +88,7 @@ class World:
 
 
 async def filled(session):
-    """Fill a store with memories of a megabyte, a hundred links, and refs. Return the memory ids."""
+    """Fill a store with memories of a megabyte each, a hundred links, and refs. Return the memory ids."""
     memories, refs = session.memories, session.refs
     first = await memories.save_decision("auth", LONG, LONG, evidence=[LONG[:9_000]] * 100)
     ids = [first.id]
@@ -221,7 +221,7 @@ def test_memory_tools_stay_within_budget_and_give_handles_for_long_memories(worl
         told = holds(world, world.session.wire_names.by_tool[name], arguments)
 
         assert not told.is_error
-        # A truncated answer has a handle, or the memory's id in the lines of two v1.0 tools.
+        # A truncated answer has a handle. The answers of two v1.0 tools contain memory ids in their lines instead.
         assert re.search(
             "decision_" if name in ("suggest_decision", "list_decisions") else 'fd"?[:=]"fd:', told.text
         ), name

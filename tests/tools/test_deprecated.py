@@ -62,7 +62,7 @@ class Clock:
 
 @attrs.frozen
 class Old:
-    """The v1.0 tools of a store, called like a model calls them, and the store's memories."""
+    """The v1.0 tools of a store, called as a model calls them, and the store's memories."""
 
     tools: dict
     memories: object

@@ -71,7 +71,7 @@ class Desk:
         return answer
 
     async def follow(self, name, **arguments):
-        """Follow the continuations from answer to answer, and return all answers."""
+        """Call a tool and follow the continuations in its answers. Return all answers."""
         answers = []
         while arguments is not None:
             answers.append(answer_in(await self.call(name, **arguments)))

@@ -16,7 +16,7 @@ REMOVED_KEYWORDS = ("required", "minItems", "minProperties", "minLength", "maxLe
 
 
 def texts():
-    """Return a strategy for pairs of a schema and a value. Schemas restrict the length or the value of a text."""
+    """Return a strategy for pairs of a schema and a text. The schema restricts the length or the value."""
     return st.tuples(st.text(max_size=20), st.integers(1, 400)).flatmap(
         lambda made: st.sampled_from(
             [
@@ -32,7 +32,7 @@ def texts():
 
 
 def lists(inner):
-    """Return a strategy for pairs of a schema and an array. Schemas require a minimum length."""
+    """Return a strategy for pairs of a schema and an array. The schema requires a minimum length."""
     return st.tuples(inner, st.integers(0, 50)).map(
         lambda made: (
             {
@@ -47,7 +47,7 @@ def lists(inner):
 
 
 def mappings(inner):
-    """Return a strategy for pairs of a schema and an object. Schemas require all fields and mostly forbid others."""
+    """Return a strategy for pairs of a schema and an object. The schema requires all fields. Most forbid others."""
 
     def made(members):
         value = {name: one for name, (_, one) in members.items()}

@@ -54,7 +54,7 @@ ARGUMENTS = {
 
 
 class Listener:
-    """A client that lists the tools again after each change notification. Since 2026-07-28 it must subscribe."""
+    """A client that lists the tools again after each change notification. Protocol 2026-07-28 requires subscribing."""
 
     def __init__(self, own, era):
         self.tools = None
@@ -92,7 +92,7 @@ class Listener:
         self.heard.put_nowait(None)
 
     async def say(self, message):
-        """Send the user's message to the server, outside of a call."""
+        """Send a user's message to the server, in the metadata of a call."""
         await self.client.call_tool("list_refs", {}, meta={MESSAGE_KEY: message})
 
     async def told(self):
@@ -129,7 +129,7 @@ def era(request):
 
 @pytest.fixture
 async def narrowing(session, era, tmp_path):
-    """A session that narrows the tool lists. Clients before 2026-07-28 cannot subscribe, so it forces them."""
+    """A session that narrows the tool lists, by force for clients of older protocols, which cannot subscribe."""
     if era != "legacy":
         yield session
         return
@@ -155,7 +155,7 @@ async def test_list_contains_every_tool_with_wire_name(session, era):
         # Skip the ref tools: the server removes ref markup from their descriptions, which test_model_turns.py checks.
         if not one.name.endswith(("_ref", "_refs")):
             assert tool.title == one.title
-            # Tool names in descriptions are replaced by wire names.
+            # Tool names in descriptions are replaced with wire names.
             assert tool.description.split(".")[0] == one.description.split(".")[0].replace("__", "/")
         assert not set(tools) & set(re.findall(r"\w+/\w+", one.description))
         assert json.loads(json.dumps(tool.input_schema)) == one.input_schema

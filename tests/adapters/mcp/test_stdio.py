@@ -40,7 +40,7 @@ def line(number, method, **params):
 
 @contextlib.contextmanager
 def pipes(monkeypatch):
-    """Replace stdin and stdout by pipes, and yield the client's ends."""
+    """Replace stdin and stdout with pipes, and yield the client's ends."""
     to_read, to_write = os.pipe(), os.pipe()
     with (
         os.fdopen(to_read[0]) as stdin,
@@ -436,7 +436,7 @@ def requests_of(draw_id):
 
 
 def is_notification(raw):
-    """Return True if the damaged request is a valid message without an id. A notification gets no answer."""
+    """Return True if the damaged request is valid but has no id. It is then a notification, which gets no answer."""
     try:
         value = json.loads(raw.decode(), strict=False)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Structured results over MCP match the announced output schemas. The official client checks them, too."""
+"""Structured results over MCP match the announced output schemas, which the official client also checks."""
 
 from __future__ import annotations
 

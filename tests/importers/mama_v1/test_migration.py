@@ -33,7 +33,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).paren
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    """Use small transactions, so that few memories need many of them."""
+    """Use small transactions, so that a few memories need many transactions."""
     monkeypatch.setattr("mama_structs.importers.mama_v1.migration.BATCH_SIZE", 4)
     monkeypatch.setattr("mama_structs.importers.mama_v1.migration.BATCH_SIZE", 4)
 
@@ -57,7 +57,7 @@ def sample(name, folder):
 
 
 async def links_of(memories, ids):
-    """Return all links of these memories, by link id."""
+    """Return all links of the memories with these ids, by link id."""
     return {link.id: link for one in ids for link in await memories.links_of(one)}
 
 
@@ -93,7 +93,7 @@ async def test_migrate_stores_or_reports_every_row_of_the_manifest(tmp_path):
     quiet |= {"column_only_supersedes", "cross_topic_supersedes", "needs_validation", "extra_column_value"}
     quiet |= {"stale_embedding", "id_collides_with_checkpoint", "double_encoded_trust_context", "topic_case"}
     assert {row["id"] for row in manifest["awkward"] if row["kind"] not in quiet} - said == {
-        # This row is not reported, because it is not part of the cycle to which its chain leads.
+        # The chain of this row leads into a cycle. The row is not part of the cycle, so it is not reported.
         "decision_cycle_xyz_1763440800000_h44r"
     }
     assert manifest["counts"]["edges_by_relationship"]["supersedes"] <= report.links["supersedes"]
@@ -289,7 +289,7 @@ async def test_migrate_continues_after_an_interruption_at_any_transaction(small_
                 break
             finally:
                 del memories._shared.engine.write
-        # The first transaction stores the start time, so continuing at a later time gives the same result.
+        # The first transaction stores the start time, so a migration that continues later gives the same result.
         async with Open(tmp_path / f"{end}", now=NOW + (5000 if end else 0)) as memories:
             await migrate(memories, path)
 

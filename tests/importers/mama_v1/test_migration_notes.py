@@ -1,4 +1,4 @@
-"""Notes of migrations in a store: databases that grow, later deletions, and the rollback of single migrations."""
+"""Notes that migrations store: growing databases, later deletions, and the rollback of single migrations."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Refused(Exception):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    """Use small transactions, so that few memories need many of them."""
+    """Use small transactions, so that a few memories need many transactions."""
     monkeypatch.setattr("mama_structs.importers.mama_v1.migration.BATCH_SIZE", 2)
     monkeypatch.setattr("mama_structs.importers.mama_v1.migration.BATCH_SIZE", 2)
 
 
 def supersede(store, topic, number, before):
-    """Write a decision like v1.0, which also updates the superseded row."""
+    """Write a decision as v1.0 does, and update the superseded row."""
     new = store.decision(topic, id=f"{topic}_{number}", supersedes=before, created_at=START + number * DAY)
     store.edge(new, before, reason="User changed it")
     store.database.execute(
@@ -485,7 +485,7 @@ async def test_unreadable_note_raises_an_error_that_names_it(old):
 
 
 class Changing:
-    """A v1.0 database and a store. Steps change both in any order."""
+    """A v1.0 database and a store, which steps change in any order."""
 
     def __init__(self, folder, memories):
         self.old = Old(folder)
@@ -520,7 +520,7 @@ class Changing:
         assert all(one.rows == one.migrated + one.left_out for one in report.tables)
 
     async def rollback(self):
-        """Roll back the last migration, and compare the store with its earlier export."""
+        """Roll back the last migration, and compare the store with its export from before that migration."""
         undone = await rollback(self.memories)
         if self.stack:
             name, before = self.stack.pop()
@@ -533,7 +533,7 @@ class Changing:
         elif step == "grow":
             self.old.grow()
         elif step == "link":
-            # Two rows can have only one edge per relationship.
+            # v1.0 allows only one edge per relationship between two rows.
             if self.old.count not in self.linked:
                 self.linked.add(self.old.count)
                 self.old.link("cache_0", f"auth_{self.old.count}", "refines")

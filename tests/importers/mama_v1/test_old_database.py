@@ -263,7 +263,7 @@ def test_read_old_content_digest_depends_on_rows_only(tmp_path):
 
 
 def beside_a_link(old, folder):
-    """Create a symbolic link to the database in another folder, and return it."""
+    """In another folder, create a symbolic link to the database, and return the link."""
     folder.mkdir()
     link = folder / "link.db"
     link.symlink_to(old)

@@ -357,7 +357,7 @@ def test_parser_loses_only_tags_of_refs(cut):
             assert len(tag) <= 512
             at += len(tag)
         elif isinstance(event, RefEnd) and event.complete:
-            # A self-closing tag also ends its ref, without a closing tag.
+            # A self-closing tag ends its ref without a closing tag.
             closing = re.compile(r"</ref[ \t\n\r\f]*>", re.IGNORECASE).match(text, at)
             at += 0 if tag.endswith("/>") else len(closing.group())
             tag = ""

@@ -68,7 +68,7 @@ def listed(folder):
 
 
 def temporaries(folder):
-    """Return the names of temporary files. Directories are ignored, because a user may give them such a name."""
+    """Return the names of temporary files. Directories with such names may belong to a user, so ignore them."""
     return [path.name for path in folder.rglob(".mama-structs-*") if path.is_file()]
 
 
@@ -479,7 +479,7 @@ def test_export_accepts_absolute_path_below_root(root, tmp_path):
 
 @pytest.fixture
 def kept(root):
-    """A session's directory below the root. It contains a file, and links in the root lead to it."""
+    """A session's directory with a file. Links in the root point to the directory and to the file."""
     kept = root / "session"
     (kept / "journal").mkdir(parents=True)
     (kept / "journal" / "FORMAT").write_bytes(b"own")
@@ -739,7 +739,7 @@ def test_export_changes_nothing_outside_root_for_any_path(*, start, components, 
 
 @pytest.fixture
 def guarded(root):
-    """Create files that a model must not change, and symlinks."""
+    """Create symlinks, and files that a model must not change."""
     (root / "d").mkdir()
     for name, mode in (("run.sh", 0o755), ("others-run", 0o645), ("locked", 0o444), ("plain", 0o644), (".env", 0o600)):
         (root / name).write_bytes(b"old")

@@ -11,7 +11,7 @@ TEXTS = st.text(st.sampled_from("ab \n"), max_size=6)
 
 @pytest.fixture
 def store(tmp_path):
-    """A store whose exports go below the test's directory."""
+    """A store that exports into the test's directory."""
     return RefStore(settings=DescriptorSettings(root=str(tmp_path)))
 
 

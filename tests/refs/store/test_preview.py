@@ -1,4 +1,4 @@
-"""`make_preview`: the head and the tail of a content."""
+"""`make_preview`: a preview with the beginning and the end of a content."""
 
 import pytest
 from hypothesis import example, given

@@ -200,6 +200,6 @@ def test_read_steps_do_not_depend_on_content_length(unit, steps):
             if start is not None:
                 read_excerpt(content, handle="fd:1", mode=mode, start=start, count=50, page_size=4_000)
 
-    read_late(small), read_late(large)  # build the lazy index, so that only reading is counted
+    read_late(small), read_late(large)  # build the lazy indexes first, so that only reading is counted
 
     assert steps(read_late, large) < 2 * steps(read_late, small)

@@ -1,4 +1,4 @@
-"""`RefCollector` turns parser events into refs: their contents, and the ends of pieces."""
+"""`RefCollector` turns parser events into refs. The end of a piece of a message also ends its open refs."""
 
 import pytest
 from hypothesis import example, given

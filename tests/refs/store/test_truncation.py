@@ -55,7 +55,7 @@ def lines_of(store, handle):
 
 
 def is_shortening(shown, original, cuts, pointer=""):
-    """Assert that *shown* equals *original* except for the values that *cuts* lists."""
+    """Assert that *shown* equals *original* except for the truncations that *cuts* lists."""
     if isinstance(shown, dict) and isinstance(original, dict):
         assert list(shown) == list(original)[: len(shown)]
         if len(shown) < len(original):
@@ -129,7 +129,7 @@ def test_within_truncates_without_handles_when_quota_is_exhausted(answer, limit,
 
 
 def schemas_of(value):
-    """Return a schema for a value. Every text in nested mappings has a format."""
+    """Return a schema in which every string of nested mappings has a format."""
     if isinstance(value, dict):
         return {"type": "object", "properties": {key: schemas_of(one) for key, one in value.items()}}
     return {"anyOf": [{"$ref": "#/$defs/day"}, {"type": "null"}]} if isinstance(value, str) else {}
