@@ -42,13 +42,13 @@ from mama_structs.testing.scripted_model import ModelRequest, ScriptedModel
 # The scripted model gets the user texts and call results so far, and returns a text or a call.
 Step = str | tuple[str, dict[str, Any]]
 Model = Callable[[list[str], list[str]], Step]
-# The user texts of each request, the answer of each turn, and the resulting conversation.
+# Result of a run: the user texts of each request, the answer of each turn, and the final conversation history.
 Ran = tuple[list[list[str]], list[str], Any]
 
 REDIS = "Keep login sessions in Redis"
 WHY = "a stolen token could not be revoked"
 QUESTION = "Where do we keep the login sessions?"
-# Limit for the recalled text, so that all hostile memories fit.
+# Limit for the recalled text. It is so high that all hostile memories fit.
 MAX_RECALL_CHARS = 1_000_000
 
 
@@ -73,7 +73,7 @@ async def session():
 
 
 def playing(drive: Drive) -> Callable[..., Awaitable[Ran]]:
-    """Return a function that runs a scripted model in a host and returns the requests, answers and history."""
+    """Return a function that runs a scripted model in the host of *drive* and returns requests, answers and history."""
 
     async def run(session: Session, model: Model, *turns: str, **options: Any) -> Ran:
         def step(request: ModelRequest) -> Step:
@@ -98,7 +98,7 @@ def blocks_in(texts: list[str]) -> list[str]:
 
 
 def quotes_what_is_recalled(texts: list[str], _outputs: list[str]) -> str:
-    """Scripted model that answers with the recalled block of its input, or says that it does not know."""
+    """Scripted model that answers with the last recalled block of its input. Without a block, it does not know."""
     return [*blocks_in(texts), "I do not know"][-2:][0]
 
 
@@ -222,7 +222,7 @@ async def test_mcp_prompt_and_resources_return_recalled_text(session):
         (resource,) = (await client.list_resources()).resources
         (template,) = (await client.list_resource_templates()).resource_templates
         for _ in range(2):
-            # The server does not know the conversation of a request, so it repeats facts that it already recalled.
+            # The server cannot assign a request to a conversation, so it recalls the same facts again.
             said = (await client.get_prompt("recall", {"message": QUESTION})).messages
             nothing = (await client.get_prompt("recall", {"message": "How tall is the Eiffel tower?"})).messages
             (stood,) = (await client.read_resource(resource.uri)).contents

@@ -1,4 +1,4 @@
-"""The reference parameters of tools in each framework, through an adapter and from the bare function."""
+"""The reference parameters of tools in each framework, with an adapter and with the plain function."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ ADAPTERS = {
 
 
 def check_described(properties, types):
-    """Assert that all three parameters have descriptions, and that types and depth are enums also in strict schemas."""
+    """Assert that all reference parameters have descriptions, and that those for types and depth are enums."""
     assert ["include_references", "reference_types", "reference_depth"] == [
         name for name in properties if "reference" in name
     ]

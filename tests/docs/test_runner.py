@@ -1,4 +1,4 @@
-"""The page runner detects errors of pages."""
+"""The page runner detects errors in documentation pages."""
 
 import textwrap
 
@@ -9,7 +9,7 @@ FENCE = "```"
 
 @pytest.fixture
 def page_of(tmp_path):
-    """Return a function that writes a page. In its text, ``'''`` represents a fence."""
+    """Return a function that writes a text to a page. It replaces ``'''`` in the text with a code fence."""
 
     def write(text):
         page = tmp_path / "page.md"

@@ -26,7 +26,7 @@ def cache_of(**options):
 
 
 class CacheAgainstModel(RuleBasedStateMachine):
-    """Compares the cache with a list of entries that is searched linearly."""
+    """Compares the cache with a simple model: a list of entries that is searched linearly."""
 
     @initialize(
         options=st.fixed_dictionaries(

@@ -1,5 +1,5 @@
 """
-Defaults and ceilings set by a host.
+Defaults and upper limits that a host sets for reference options.
 
 Ceilings apply to models, not to the host's own calls.
 """
@@ -42,7 +42,7 @@ def of_many(resolver, **options):
 
 
 def for_model(function):
-    """Return a function that calls a tool like a model, so that the ceilings apply."""
+    """Return a function that calls *function* as a model's tool call does, so that the host's upper limits apply."""
     tool = Tool.from_function(function)
 
     async def run(**arguments):

@@ -34,7 +34,7 @@ def scan(payload, **options):
 
 
 def places(payload, **options):
-    """Return each found id with its pointer."""
+    """Return each detected id with its JSON pointer."""
     return [(found.id, found.pointer) for found in scan(payload, **options).matches]
 
 
@@ -63,7 +63,7 @@ def scan_of(planted):
 
 
 def found_in(result):
-    """Return all pointers of each found id, in the format of the strategies."""
+    """Return the JSON pointers of each detected id, as a dict like that of the payload strategies."""
     found = {}
     for one in result.matches:
         found.setdefault(one.id, []).append(one.pointer)
@@ -754,13 +754,13 @@ def test_scan_visits_object_with_many_self_references_once():
 
 @pytest.fixture
 def few_containers(monkeypatch):
-    """Lower the container limits to 5,000, so that steps can be counted."""
+    """Lower the container limits to 5,000, so that counting the steps does not take too long."""
     monkeypatch.setattr("mama_structs.references.detection._MAX_CONTAINERS", 5_000)
     monkeypatch.setattr("mama_structs.references.detection._MAX_CAREFUL_CONTAINERS", 5_000)
 
 
 def bounded(steps, payload, *, members):
-    """Scan a payload, and assert that the number of steps respects the container limit."""
+    """Scan a payload, and assert that the number of steps is bounded by the container limit. Return the result."""
     with steps:
         result = scan(payload)
     assert steps.count < 2 * 5_000 * 20 * members

@@ -1,4 +1,4 @@
-"""Hostile payloads and sources cause limited work and failed entries, and leave the main answer intact."""
+"""Hostile payloads and sources: the work is limited, references may fail, and the main answer stays unchanged."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ async def test_four_sessions_send_at_most_five_requests_during_cooldown(node):
         with pytest.raises(RateLimited) as caught:
             await opened[1].call("structs_query_planet", {"planet_id": "2-1"})
         stats = [session.resolver.stats for session in opened]
-        # Every error states the rest of the node's minute at its time: at most 60, at least the rest at this point.
+        # Each error states the seconds that remained of the cooldown: at most 60, and at least as many as remain now.
         left = 60 - (time.monotonic() - started)
 
         assert 1 <= len(node.requests) <= 5
@@ -102,7 +102,7 @@ async def test_rate_limited_node_without_retry_after_gets_single_requests_with_b
 
     assert 20 == len(found.failed)
     assert len(node.requests) <= 5 + len(time.pauses)
-    # The pauses double up to two seconds, so the elapsed time limits the number of requests.
+    # The backoff doubles up to two seconds, so the elapsed time bounds the number of requests.
     assert len(node.requests) <= 5 + 5 + time.now / 2.0
 
 
@@ -366,7 +366,7 @@ async def test_follow_up_calls_saved_counts_each_id_once(node):
 
         assert (0, 0) == saved[0]
         assert first == saved[1][0]
-        # The second level also returns the queried player itself, for which no call is saved.
+        # References of the second level include the queried player itself, which saves no call.
         assert second - 1 == saved[2][0] == session.resolver.stats.follow_up_calls_saved
         assert session.resolver.stats.references == first + second + 1
 

@@ -418,7 +418,7 @@ async def test_aiohttp_errors_are_mapped_to_typed_errors(node, client, monkeypat
     is_closed = type(session).closed.fget
 
     def get(*args, **kwargs):
-        # Other sessions must keep their state: a garbage-collected session that seems open would emit a warning.
+        # Patch only this session: other sessions that wrongly seem open would emit a warning when garbage-collected.
         told = property(lambda one: closed if one is session else is_closed(one))
         monkeypatch.setattr(type(session), "closed", told)
         raise error

@@ -26,7 +26,7 @@ UNKNOWN_ID = "decision_nothing_1700000000000_00000000"
 
 
 def tokens(text):
-    """Count tokens like a tokenizer that needs more tokens for non-ASCII text."""
+    """Approximate a tokenizer with three UTF-8 bytes per token, so non-ASCII characters cost more."""
     return len(text.encode()) // 3 + 1
 
 
@@ -38,7 +38,7 @@ BUDGETS = {
 
 
 def often(text, count, most):
-    """Return a number of repetitions of a text, such that the result has at most 5 MB."""
+    """Return how often to repeat *text*: fewer than *most* times, and at most about 5 million characters."""
     return min(abs(count) % most, 1 + 5_000_000 // (len(text) or 1))
 
 
@@ -88,7 +88,7 @@ class World:
 
 
 async def filled(session):
-    """Fill a store with memories of a megabyte, a hundred links, and refs. Return the memory ids."""
+    """Fill a store with large memories, many links, and refs. Return the memory ids and an unknown id."""
     memories, refs = session.memories, session.refs
     first = await memories.save_decision("auth", LONG, LONG, evidence=[LONG[:9_000]] * 100)
     ids = [first.id]
@@ -101,7 +101,7 @@ async def filled(session):
             links=[{"to_id": one, "relationship": "refines", "reason": WORDS * 100} for one in ids[:50]],
         )
         ids.append(made.id)
-        # Only some changes affect the first memory, because changing a text of a megabyte is slow.
+        # Change the first memory only every sixth time, because changing its text of a megabyte is slow.
         await memories.set_outcome(first.id if n % 6 == 0 else ids[1], "FAILED", reason=f"{n} {LONG[:5_000]}")
     ids.append((await memories.save_insight(LONG, tags=[f"{n} {WORDS * 9}" for n in range(90)], source=WORDS * 9)).id)
     steps = [f"{n} {LONG[:5_000]}" for n in range(100)]
@@ -221,7 +221,7 @@ def test_memory_tools_stay_within_budget_and_give_handles_for_long_memories(worl
         told = holds(world, world.session.wire_names.by_tool[name], arguments)
 
         assert not told.is_error
-        # A truncated answer has a handle, or the memory's id in the lines of two v1.0 tools.
+        # A truncated answer contains a handle. Two v1.0 tools show memory ids instead.
         assert re.search(
             "decision_" if name in ("suggest_decision", "list_decisions") else 'fd"?[:=]"fd:', told.text
         ), name

@@ -1,4 +1,4 @@
-"""A text that a model passes in the wrong place does not appear in errors and logs."""
+"""Errors and logs do not contain texts that a model passes as wrong arguments."""
 
 import asyncio
 import logging

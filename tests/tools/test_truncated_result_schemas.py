@@ -16,7 +16,7 @@ REMOVED_KEYWORDS = ("required", "minItems", "minProperties", "minLength", "maxLe
 
 
 def texts():
-    """Return a strategy for pairs of a schema and a value. Schemas restrict the length or the value of a text."""
+    """Return a strategy for pairs of a schema and a matching value. Most schemas restrict a string."""
     return st.tuples(st.text(max_size=20), st.integers(1, 400)).flatmap(
         lambda made: st.sampled_from(
             [

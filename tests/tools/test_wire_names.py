@@ -17,12 +17,12 @@ RULES = {
     "mcp": re.compile(r"[A-Za-z0-9_.-]{1,128}"),
     "gemini": re.compile(r"[a-zA-Z_][a-zA-Z0-9_.-]{0,63}"),
 }
-# The strictest rule for a complete name, which includes a prefix if a host uses several servers.
+# The strictest rule for tool names, including the prefix that hosts with several servers add.
 PREFIXED = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,63}")
 
 parts = st.text("abzAZ019_-", min_size=1, max_size=34)
 tool_names = st.one_of(parts, st.tuples(parts, parts).map("/".join)).filter(lambda name: len(name) <= 64)
-# Names that often collide, because their wire names are equal.
+# Tool names that often collide, because they have the same wire name.
 clashing = st.lists(st.sampled_from(["a/b", "a__b", "a-b", "a_b", "a__b_2", "a__b_3", "a/b_2", "a_b_2", "-", "_", "0"]))
 long_names = st.integers(30, 60).flatmap(
     lambda size: st.sampled_from(["x" * size, "x" * size + "/y", "x-" * (size // 2)])

@@ -80,7 +80,7 @@ async def post(url, era, *, headers=(), body=None):
 
 
 async def say_until(heard, client):
-    """Send a message until a client is notified. A client misses all messages before it opens its stream."""
+    """Repeat a user message until *heard* is set. A client gets no notifications before it has opened its stream."""
     async with asyncio.timeout(60):
         while not heard.is_set():
             await client.call_tool("list_refs", {}, meta={MESSAGE_KEY: RESUMING})
@@ -106,7 +106,7 @@ async def session():
 
 @pytest.fixture
 async def forced():
-    """A session that narrows the tool list of every client, also of clients that do not subscribe."""
+    """A session that narrows the tool list for all clients, including those without a subscription."""
     async with Session.open(settings=Settings(tools=ToolSettings(dynamic="force_dynamic"))) as session:
         yield session
 
@@ -208,7 +208,7 @@ async def test_http_sessions_above_limit_are_served(forced, monkeypatch):
             last = await names_of(clients[-1])
             forgotten = await names_of(clients[0])
         for _ in range(6_000):
-            # Wait until only the connection of the server's lifespan remains, which ends with the server.
+            # Wait until one connection remains: that of the server's lifespan, which only closes with the server.
             if 1 == (after := len(list(own._clients))):
                 break
             await asyncio.sleep(0.01)
@@ -436,7 +436,7 @@ async def test_http_rejects_long_body(session, era):
 
 
 async def raw_answer(url, *pieces, ends=True):
-    """Send bytes on a separate connection, and return the status and all received data until it is closed."""
+    """Send bytes on a new connection. Return the HTTP status and all data received until the server closes it."""
     address = urlsplit(url)
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     for piece in pieces:
@@ -505,7 +505,7 @@ async def test_http_ends_connection_when_body_goes_on_after_answer(session, monk
             except TimeoutError:
                 continue
             except OSError:
-                # A server that closes a connection with unread bytes resets it, which raises here.
+                # If the server closes a connection with unread bytes, the next read or write raises OSError.
                 is_closed = True
         writer.close()
 
@@ -533,7 +533,7 @@ async def test_http_answers_next_request_when_body_ends_after_answer(session, mo
 
 async def test_http_answers_request_after_time_for_headers(session, monkeypatch):
     """The limit applies to headers only: a longer call is answered, and a connection can be reused."""
-    # Long enough for the headers of both requests on a busy machine.
+    # The limit must suffice for the headers of both requests on a busy machine.
     monkeypatch.setattr(http_limits, "HEADER_SECONDS", 1.0)
 
     async def wait() -> str:

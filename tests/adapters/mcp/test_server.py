@@ -30,7 +30,7 @@ HIDDEN_WHEN_RESUMING = {"save__insight", "search__by_topic", "search__by_context
 }
 ERAS = ("legacy", "2026-07-28")
 
-# Arguments of each tool, by wire name. The tools of v1.0 and of the host are tested elsewhere.
+# Valid arguments of each tool, by wire name. Other modules test v1.0 tools and host tools.
 ARGUMENTS = {
     "save__decision": {"topic": "auth", "decision": "Use JWT", "reasoning": "no state on the server"},
     "save__checkpoint": {"summary": "half of the login is done", "open_files": ["login.py"], "next_steps": ["test it"]},
@@ -54,7 +54,7 @@ ARGUMENTS = {
 
 
 class Listener:
-    """A client that lists the tools again after each change notification. Since 2026-07-28 it must subscribe."""
+    """A client that lists the tools after each change notification. Since protocol 2026-07-28 it must subscribe."""
 
     def __init__(self, own, era):
         self.tools = None
@@ -92,7 +92,7 @@ class Listener:
         self.heard.put_nowait(None)
 
     async def say(self, message):
-        """Send the user's message to the server, outside of a call."""
+        """Send a user message to the server as metadata of a call to `list_refs`."""
         await self.client.call_tool("list_refs", {}, meta={MESSAGE_KEY: message})
 
     async def told(self):
@@ -129,7 +129,7 @@ def era(request):
 
 @pytest.fixture
 async def narrowing(session, era, tmp_path):
-    """A session that narrows the tool lists. Clients before 2026-07-28 cannot subscribe, so it forces them."""
+    """A session that narrows the tool lists, also for clients before protocol 2026-07-28, which cannot subscribe."""
     if era != "legacy":
         yield session
         return
@@ -155,7 +155,7 @@ async def test_list_contains_every_tool_with_wire_name(session, era):
         # Skip the ref tools: the server removes ref markup from their descriptions, which test_model_turns.py checks.
         if not one.name.endswith(("_ref", "_refs")):
             assert tool.title == one.title
-            # Tool names in descriptions are replaced by wire names.
+            # The server replaces tool names in descriptions with wire names.
             assert tool.description.split(".")[0] == one.description.split(".")[0].replace("__", "/")
         assert not set(tools) & set(re.findall(r"\w+/\w+", one.description))
         assert json.loads(json.dumps(tool.input_schema)) == one.input_schema

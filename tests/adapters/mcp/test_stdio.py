@@ -40,7 +40,7 @@ def line(number, method, **params):
 
 @contextlib.contextmanager
 def pipes(monkeypatch):
-    """Replace stdin and stdout by pipes, and yield the client's ends."""
+    """Replace stdin and stdout with pipes, and yield the client's ends of the pipes."""
     to_read, to_write = os.pipe(), os.pipe()
     with (
         os.fdopen(to_read[0]) as stdin,
@@ -110,7 +110,7 @@ async def test_stdio_raises_without_stdin(monkeypatch):
 
 
 def lines_in(chunks, **options):
-    """Return the lines that `split_lines` yields for the given chunks. A chunk None simulates a read timeout."""
+    """Return the lines that `split_lines` yields for *chunks*. None as a chunk simulates a read timeout."""
     coming = iter([*chunks, b""])
     return [*split_lines(lambda _seconds: next(coming), **options)]
 
@@ -203,7 +203,7 @@ class Client:
         self.session = session
 
     async def answers(self, *lines, version="2025-11-25"):
-        """Return the server's answers to these lines, in order, without the answer to the handshake."""
+        """Return the server's answers to *lines*, in order, without the answer to the handshake."""
         hello = line(0, "initialize", **{**ABOUT, "protocolVersion": version})
         chunks = iter([hello, b"\n".join(lines), b""])
         sent = Sent()
@@ -420,7 +420,7 @@ def test_byte_budget_blocks_until_bytes_are_given_back():
 
 
 def requests_of(draw_id):
-    """Return a strategy for requests with an id from *draw_id* and with members in any order."""
+    """Return a strategy for JSON-RPC requests whose id is drawn from *draw_id* and whose members have any order."""
     values = st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=8), lambda inner: st.lists(inner, max_size=3)
     )
@@ -436,7 +436,7 @@ def requests_of(draw_id):
 
 
 def is_notification(raw):
-    """Return True if the damaged request is a valid message without an id. A notification gets no answer."""
+    """Return True if the damaged request is now a notification: a valid message without an id, which gets no answer."""
     try:
         value = json.loads(raw.decode(), strict=False)
     except ValueError:
@@ -455,7 +455,7 @@ MUTATIONS = {
     "trailing": lambda raw, _place: raw + b"}",
     "nothing": lambda raw, _place: b" ",
 }
-# Damage at a random position. If it makes the id unreadable, the answer has the id null.
+# Functions that damage a request at a position. If its id becomes unreadable, the answer has the id null.
 DAMAGE = {
     "cut": lambda raw, place: raw[: place % len(raw)],
     "flip": lambda raw, place: raw[: place % len(raw)] + b"\xfe" + raw[place % len(raw) + 1 :],
