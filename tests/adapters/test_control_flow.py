@@ -136,7 +136,7 @@ async def test_tool_that_is_cancelled_cancels_the_call(session):
         await answer_tool_call(session, "leave", {})
 
 
-# Messages with items that cannot be read
+# Messages with items of unknown types
 
 
 def _messages():

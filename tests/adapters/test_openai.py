@@ -345,7 +345,7 @@ class TestHandle:
             as_object(completion({"tool_calls": [SHOUT_IN_CHAT]})).choices[0].message.tool_calls,
             {"role": "assistant", "tool_calls": [SHOUT_IN_CHAT]},
             [SHOUT_IN_CHAT],
-            # Some compatible servers omit the type of a call.
+            # Some OpenAI-compatible servers omit the key `type` of a call.
             [{key: value for key, value in SHOUT_IN_CHAT.items() if key != "type"}],
         ],
     )

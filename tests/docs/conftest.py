@@ -42,7 +42,7 @@ class PageError(AssertionError):
 
 @attrs.frozen
 class Block:
-    """A fenced block: its info string, its text and its line number."""
+    """A fenced code block of a page: its info string, its text and its line number."""
 
     page: Path
     line: int

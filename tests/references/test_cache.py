@@ -1,4 +1,4 @@
-"""The cache of answers: expiry, eviction, size limits and block heights."""
+"""The cache of query answers: expiry, eviction, size limits and invalidation by block height."""
 
 import pytest
 from hypothesis import settings

@@ -371,7 +371,7 @@ def test_slots_and_other_fields_are_not_primary(field):
     assert not any(one.primary for one in found)
 
 
-# Numbers in place of struct ids
+# Numbers instead of complete struct ids
 
 
 @pytest.mark.parametrize("field", ["protectedStructIndex", "protected_struct_index"])

@@ -1,4 +1,4 @@
-"""The references section depends only on payload, options and data."""
+"""The references section of an answer depends only on the payload, the options and the source's data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Payloads with embedded entities: a complete entity is not a reference, an incomplete one is."""
+"""Payloads with embedded entities: complete entities are not references, but incomplete entities are."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings

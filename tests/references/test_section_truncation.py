@@ -1,4 +1,4 @@
-"""A section that exceeds its budget first loses fields of references, and then references."""
+"""A references section that exceeds its budget first omits fields of references, and then whole references."""
 
 import json
 

@@ -1,5 +1,5 @@
 """
-Load tests: how many requests one process sends to a node, over real sockets.
+Load tests: the number of requests that one process sends to a node over real sockets.
 
 Tests count requests instead of measuring time.
 """

@@ -1,4 +1,4 @@
-"""The id scheme of the chain agrees with the parser of ids."""
+"""The chain's id scheme accepts the same ids as the parser of entity ids."""
 
 import re
 

@@ -232,7 +232,7 @@ BAD = {
         {"max_references_per_entity": -1},
     ],
 }
-# Arguments that are accepted although they violate the schema. They are unambiguous or belong to hidden parameters.
+# Accepted arguments that violate the schema: unambiguous mistakes, and parameters that the schema omits.
 MENDED = {
     "query": [],
     "list": [{"pagination_limit": "3"}, {"pagination_limit": None}],

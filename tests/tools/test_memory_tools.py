@@ -1,4 +1,4 @@
-"""The memory tools: their schemas, stored data and answers."""
+"""The memory tools: their schemas, the data that they store, and their answers."""
 
 from __future__ import annotations
 
@@ -581,7 +581,7 @@ async def test_search_skips_memory_that_was_deleted_between_reads(call, memories
     monkeypatch.setattr(memories, "search", gone)
     topic = await call("search/by_topic", topic="Auth")
 
-    # The first read already returns the successor, so the failing second read does not matter.
+    # The first read already returns the id of the successor, so the answer contains it although the second read fails.
     assert second == whole["memory"]["superseded_by"]
     assert "no longer holds" in whole["note"]
     for answer in (deleted, unread):

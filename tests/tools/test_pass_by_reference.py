@@ -1,4 +1,4 @@
-"""A handle in a plain text argument is replaced by its content, for any schema."""
+"""A handle that is passed as a text argument is replaced with its content, for any schema."""
 
 import json
 import logging

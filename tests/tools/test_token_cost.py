@@ -1,4 +1,4 @@
-"""Token costs of the memory tools: schemas, system prompt and answers. A token is counted as 4 characters."""
+"""Token costs of the memory tools: schemas, system prompt and answers. Four characters count as one token."""
 
 import json
 from datetime import datetime

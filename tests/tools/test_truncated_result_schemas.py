@@ -1,4 +1,4 @@
-"""Output schemas also accept truncated results."""
+"""The output schemas of tools also accept truncated results."""
 
 import re
 
@@ -47,7 +47,7 @@ def lists(inner):
 
 
 def mappings(inner):
-    """Return a strategy for pairs of a schema and an object. Schemas require all fields and mostly forbid others."""
+    """Return a strategy for pairs of a schema and an object. Schemas require all fields; most forbid others."""
 
     def made(members):
         value = {name: one for name, (_, one) in members.items()}

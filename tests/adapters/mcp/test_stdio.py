@@ -96,7 +96,7 @@ async def test_stdio_ends_without_error_when_client_disconnects(monkeypatch):
             ours.write(line(1, "initialize", **ABOUT))
             await asyncio.wait_for(serving, 60)
             ours.close()
-            # Closing stdout flushes an answer that the SDK could not write, which raises BrokenPipeError.
+            # Closing stdout flushes an answer that the SDK could not write. This flush raises BrokenPipeError.
             with contextlib.suppress(BrokenPipeError):
                 sys.stdout.close()
 
@@ -197,7 +197,7 @@ class Sent:
 
 
 class Client:
-    """A client without a transport: it passes lines to the server and returns the server's answers."""
+    """A client without a transport. It passes lines to a server in the same process and returns the answers."""
 
     def __init__(self, session):
         self.session = session
