@@ -98,7 +98,7 @@ def blocks_in(texts: list[str]) -> list[str]:
 
 
 def quotes_what_is_recalled(texts: list[str], _outputs: list[str]) -> str:
-    """Scripted model that answers with the last recalled block of its input. Without a block, it does not know."""
+    """Scripted model that answers with the last recalled block of its input, or else with 'I do not know'."""
     return [*blocks_in(texts), "I do not know"][-2:][0]
 
 

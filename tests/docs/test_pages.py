@@ -43,7 +43,7 @@ from mama_structs.refs.store import text as content
 from mama_structs.refs.store import text_search as search
 from mama_structs.storage import sqlite_errors
 
-# Entry pages. Their code creates no store.
+# Entry pages, whose code examples create no store.
 SHORT = ("README.md", "index.md")
 DEMO = "python3 -m venv .venv && .venv/bin/pip install '.[semantic]' && .venv/bin/mama-structs demo"
 TESTS = "python3 -m venv .venv-test && .venv-test/bin/pip install nox && .venv-test/bin/nox"

@@ -63,7 +63,7 @@ def scan_of(planted):
 
 
 def found_in(result):
-    """Return the JSON pointers of each detected id, as a dict like that of the payload strategies."""
+    """Return the JSON pointers of each detected id, as a dict from ids to lists of pointers."""
     found = {}
     for one in result.matches:
         found.setdefault(one.id, []).append(one.pointer)

@@ -1,4 +1,4 @@
-"""The chain's id scheme accepts the same ids as the parser of entity ids."""
+"""The id scheme of the chain: agreement of its pattern with the id parser, and its rules for fields."""
 
 import re
 

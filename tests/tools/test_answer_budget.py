@@ -38,7 +38,7 @@ BUDGETS = {
 
 
 def often(text, count, most):
-    """Return how often to repeat *text*: fewer than *most* times, and at most about 5 million characters."""
+    """Return how often to repeat *text*: fewer than *most* times, and up to about 5 million characters in total."""
     return min(abs(count) % most, 1 + 5_000_000 // (len(text) or 1))
 
 

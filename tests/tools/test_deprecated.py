@@ -62,7 +62,7 @@ class Clock:
 
 @attrs.frozen
 class Old:
-    """The memories of a store, and its v1.0 tools. A call of this object runs a tool as for a model."""
+    """The memories and the v1.0 tools of a store. Calling an instance runs a tool without deprecation warnings."""
 
     tools: dict
     memories: object

@@ -43,7 +43,7 @@ async def month():
         yield session, {row["id"]: memory for row, memory in zip(saves, made, strict=True)}
 
 
-# Token limits. Never raise them. At commit 4b56ab1 the costs were 2,734 and 2,657, without `evolve/correct`.
+# Token limits. Never raise them. At commit 4b56ab1, the tools cost 2,734 and 2,657, without `evolve/correct`.
 @pytest.mark.parametrize(
     ("adapter", "strict", "most"), [(openai, False, 1_899), (anthropic, False, 1_820), (openai, True, 2_140)]
 )

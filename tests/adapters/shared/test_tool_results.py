@@ -251,7 +251,7 @@ async def test_session_call_error_explains_invalid_json_and_unknown_name(session
     assert isinstance(await session.call("list_refs", ""), str)
 
 
-# Statements in errors about whether the tool has run
+# Errors that state whether the tool has run
 
 
 class Ticket(pydantic.BaseModel):

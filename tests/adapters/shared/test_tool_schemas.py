@@ -108,7 +108,7 @@ kinds = st.sampled_from(SCALARS).flatmap(
 
 
 def tool_of(parameters: dict[str, tuple[Any, bool]]) -> Tool:
-    """Return a tool with *parameters*: pairs of a type and whether the parameter has a default, by name."""
+    """Return a tool. *parameters* maps each name to a type, and to True if the parameter has a default."""
 
     async def run(**given: Any) -> None:
         """Do nothing."""
