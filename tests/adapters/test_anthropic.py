@@ -61,7 +61,7 @@ unknown_blocks = (
 
 
 def mixed_with_unknown(blocks):
-    """Return a strategy that inserts unknown blocks between the given ones."""
+    """Return a strategy that inserts unknown blocks before, between and after *blocks*."""
     gaps = st.lists(st.lists(unknown_blocks, max_size=2), min_size=len(blocks) + 1, max_size=len(blocks) + 1)
     return gaps.map(
         lambda gaps: [*gaps[0], *(one for block, gap in zip(blocks, gaps[1:], strict=True) for one in (block, *gap))]
@@ -134,7 +134,7 @@ def as_object(answered: dict[str, Any]) -> Any:
     return anthropic.types.Message.model_validate(answered)
 
 
-# A conversation of three user messages, and the calls and texts of the scripted model.
+# A conversation: three user messages, and the scripted model's calls and texts.
 
 REASON = "A stolen JWT could not be revoked before it expired"
 USER = ["We use JWT for logins.", "JWT is out, a stolen one could not be revoked.", "Why did we leave JWT?"]

@@ -136,11 +136,11 @@ async def test_tool_that_is_cancelled_cancels_the_call(session):
         await answer_tool_call(session, "leave", {})
 
 
-# Messages with items that cannot be read
+# Messages with items of unknown types
 
 
 def _messages():
-    """Yield a message for each framework. It contains a ref, and an item of an unknown type."""
+    """Yield a message of each framework that contains a ref and an item of an unknown type."""
     said, unknown = {"type": "text", "text": MARKED}, {"type": "made_up_later", "content": "x"}
     yield {"role": "assistant", "content": [said, unknown]}
     yield {"candidates": [{"content": {"role": "model", "parts": [unknown, {"text": MARKED}]}}]}

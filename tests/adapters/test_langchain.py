@@ -40,7 +40,7 @@ def no_network(monkeypatch):
 
 
 async def turn(session: Session, model: BaseChatModel, messages: list[BaseMessage], said: str) -> str:
-    """Run an agent loop for a user message, with the tools selected for it, until the agent answers."""
+    """Run an agent loop for a user message until the agent answers. The session selects the tools for the message."""
     messages.append(HumanMessage(said))
     tools = {tool.name: tool for tool in langchain.tools(session, message=messages)}
     bound = model.bind_tools(list(tools.values()))

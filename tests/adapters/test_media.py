@@ -1,4 +1,4 @@
-"""Images and audio in tool results: native content for each provider, not text, and outside the budget."""
+"""Images and audio in tool results: each provider gets them as native content, outside the answer budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One model turn in every framework: refs are usable by calls of the same message, which run in order."""
+"""One model turn in every framework: calls run in order, and can use refs from the same message."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Run = Callable[[Session, list[ModelTurn]], Awaitable[list[str]]]
 
 
 def playing(drive: Drive) -> Run:
-    """Return a function that runs a script as one turn in a host and returns the tool answers."""
+    """Return a function that runs a script as one turn in the host of *drive* and returns the tool answers."""
 
     async def run(session: Session, script: list[ModelTurn]) -> list[str]:
         return (await drive(session, ScriptedModel(*script), "go")).outputs

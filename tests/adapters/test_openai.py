@@ -80,7 +80,7 @@ unknown_items = (
 
 
 def mixed_with_unknown(items):
-    """Return a strategy that inserts unknown items between the given ones."""
+    """Return a strategy that inserts unknown items before, between and after *items*."""
     gaps = st.lists(st.lists(unknown_items, max_size=2), min_size=len(items) + 1, max_size=len(items) + 1)
     return gaps.map(
         lambda gaps: [*gaps[0], *(one for item, gap in zip(items, gaps[1:], strict=True) for one in (item, *gap))]
@@ -91,7 +91,7 @@ UNFINISHED_STATUSES = ["failed", "in_progress", "cancelled", "queued", "incomple
 
 
 def chat_chunks():
-    """Return the chunks of a completion with one call. The first chunk is incomplete, but could be repaired."""
+    """Return the chunks of a completion with one call. The first chunk's arguments are incomplete but repairable."""
     function = {"name": "shout", "arguments": '{"text": "Ada went'}
     deltas = [
         {"role": "assistant", "tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": function}]},
@@ -306,7 +306,7 @@ class TestTools:
 
 
 def as_object(answered: dict[str, Any]) -> Any:
-    """Convert an answer to the SDK's object."""
+    """Convert an answer to the corresponding object of the SDK."""
     if "output" in answered:
         return openai.types.responses.Response.model_validate(answered)
     return openai.types.chat.ChatCompletion.model_validate(answered)
@@ -345,7 +345,7 @@ class TestHandle:
             as_object(completion({"tool_calls": [SHOUT_IN_CHAT]})).choices[0].message.tool_calls,
             {"role": "assistant", "tool_calls": [SHOUT_IN_CHAT]},
             [SHOUT_IN_CHAT],
-            # Some compatible servers omit the type of a call.
+            # Some OpenAI-compatible servers omit the key `type` of a call.
             [{key: value for key, value in SHOUT_IN_CHAT.items() if key != "type"}],
         ],
     )

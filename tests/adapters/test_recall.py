@@ -73,7 +73,7 @@ async def session():
 
 
 def playing(drive: Drive) -> Callable[..., Awaitable[Ran]]:
-    """Return a function that runs a scripted model in a host and returns the requests, answers and history."""
+    """Return a function that runs a scripted model in the host of *drive* and returns requests, answers and history."""
 
     async def run(session: Session, model: Model, *turns: str, **options: Any) -> Ran:
         def step(request: ModelRequest) -> Step:
@@ -98,7 +98,7 @@ def blocks_in(texts: list[str]) -> list[str]:
 
 
 def quotes_what_is_recalled(texts: list[str], _outputs: list[str]) -> str:
-    """Scripted model that answers with the recalled block of its input, or says that it does not know."""
+    """Scripted model that answers with the last recalled block of its input, or else with 'I do not know'."""
     return [*blocks_in(texts), "I do not know"][-2:][0]
 
 
@@ -222,7 +222,7 @@ async def test_mcp_prompt_and_resources_return_recalled_text(session):
         (resource,) = (await client.list_resources()).resources
         (template,) = (await client.list_resource_templates()).resource_templates
         for _ in range(2):
-            # The server does not know the conversation of a request, so it repeats facts that it already recalled.
+            # The server cannot assign a request to a conversation, so it recalls the same facts again.
             said = (await client.get_prompt("recall", {"message": QUESTION})).messages
             nothing = (await client.get_prompt("recall", {"message": "How tall is the Eiffel tower?"})).messages
             (stood,) = (await client.read_resource(resource.uri)).contents

@@ -1,4 +1,4 @@
-"""The reference parameters of tools in each framework, through an adapter and from the bare function."""
+"""The reference parameters of tools in each framework, with an adapter and as plain functions."""
 
 from __future__ import annotations
 

@@ -37,12 +37,12 @@ _PYTHON_NAMES = frozenset({"py", "python", "python3", "pycon", "ipython"})
 
 
 class PageError(AssertionError):
-    """A page of the documentation is wrong. The message starts with file and line."""
+    """A documentation page contains an error. The message starts with its file and line."""
 
 
 @attrs.frozen
 class Block:
-    """A fenced block: its info string, its text and its line number."""
+    """A fenced code block of a page: its info string, its text and its line number."""
 
     page: Path
     line: int
@@ -143,7 +143,7 @@ def run_page(page: Path) -> int:
     # Register the module, because dataclasses and typing.get_type_hints look it up in sys.modules.
     sys.modules[name] = module = types.ModuleType(name)
     left: list[str] = []
-    # Collect the garbage of earlier tests. Otherwise it would count as resources that the page leaves open.
+    # Collect the garbage of earlier tests, so that it does not count as resources that the page leaves open.
     gc.collect()
     hook, sys.unraisablehook = sys.unraisablehook, lambda raised: left.append(f"{raised.exc_value!r}")
     try:
@@ -238,7 +238,7 @@ __all__ = ["database", "postgres", "prepared"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test with an argument *page* for every page."""
+    """Run each test that has an argument *page* once for every page."""
     if "page" in metafunc.fixturenames:
         metafunc.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 
@@ -260,7 +260,7 @@ def docs(
             pytest.importorskip(name, reason=f"the page needs {name}: nox -s hosts runs it")
     if "page" in request.fixturenames and request.getfixturevalue("page").name == "server.md":
         monkeypatch.setenv("DATABASE_URL", request.getfixturevalue("database"))
-    # Create the temporary directories of a page in the directory of its test.
+    # Create the temporary directories of a page in the temporary directory of its test.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return types.SimpleNamespace(
         root=ROOT,

@@ -43,7 +43,7 @@ from mama_structs.refs.store import text as content
 from mama_structs.refs.store import text_search as search
 from mama_structs.storage import sqlite_errors
 
-# The entry pages contain no code that creates a store.
+# Entry pages, whose code examples create no store.
 SHORT = ("README.md", "index.md")
 DEMO = "python3 -m venv .venv && .venv/bin/pip install '.[semantic]' && .venv/bin/mama-structs demo"
 TESTS = "python3 -m venv .venv-test && .venv-test/bin/pip install nox && .venv-test/bin/nox"
@@ -145,7 +145,7 @@ def test_links_between_pages_resolve(docs):
 
 
 def _clicks(index):
-    """Return the number of clicks that each page is away from the index page."""
+    """Return the minimum number of clicks from the index page to each reachable page."""
     clicks, reached = {index: 0}, [index]
     for page in reached:
         for link in _links(page):
@@ -260,7 +260,7 @@ def _home_of(name):
         *(results, model, store, entries, parser, content, search, export, kinds),
         *(matches, outcomes, protocol, sqlite_errors),
     )
-    # The modules in *inner* are not public. The reference lists them because users get their objects as results.
+    # The modules in `inner` are not public. The reference lists them because users get their objects as results.
     doors = (mama_structs, testing, embedders, *inner)
     return next(module for module in doors if name in getattr(module, "__all__", vars(module)))
 

@@ -1,4 +1,4 @@
-"""The page runner detects errors of pages."""
+"""The page runner detects errors in documentation pages."""
 
 import textwrap
 

@@ -1,4 +1,4 @@
-"""The cache of answers: expiry, eviction, size limits and block heights."""
+"""The cache of query answers: expiry, eviction, size limits and invalidation by block height."""
 
 import pytest
 from hypothesis import settings
@@ -26,7 +26,7 @@ def cache_of(**options):
 
 
 class CacheAgainstModel(RuleBasedStateMachine):
-    """Compares the cache with a list of entries that is searched linearly."""
+    """Compares the cache with a simple model: a list of entries that is searched linearly."""
 
     @initialize(
         options=st.fixed_dictionaries(

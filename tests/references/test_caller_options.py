@@ -1,4 +1,4 @@
-"""Reference options that only a Python caller can set (fields, expand), and metadata about omitted references."""
+"""Reference options that only Python callers can set (fields, expand), and the metadata about omitted references."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Defaults and ceilings set by a host.
+Defaults and upper limits that a host sets for reference options.
 
 Ceilings apply to models, not to the host's own calls.
 """

@@ -1,4 +1,4 @@
-"""References include the decisions that are stored about their entity."""
+"""References include the stored decisions about the referenced entity."""
 
 import pytest
 

@@ -371,7 +371,7 @@ def test_slots_and_other_fields_are_not_primary(field):
     assert not any(one.primary for one in found)
 
 
-# Numbers in place of struct ids
+# Numbers instead of complete struct ids
 
 
 @pytest.mark.parametrize("field", ["protectedStructIndex", "protected_struct_index"])
@@ -754,13 +754,13 @@ def test_scan_visits_object_with_many_self_references_once():
 
 @pytest.fixture
 def few_containers(monkeypatch):
-    """Lower the container limits to 5,000, so that steps can be counted."""
+    """Lower the container limits to 5,000, so that counting the steps does not take too long."""
     monkeypatch.setattr("mama_structs.references.detection._MAX_CONTAINERS", 5_000)
     monkeypatch.setattr("mama_structs.references.detection._MAX_CAREFUL_CONTAINERS", 5_000)
 
 
 def bounded(steps, payload, *, members):
-    """Scan a payload, and assert that the number of steps respects the container limit."""
+    """Scan a payload, and assert that the number of steps is bounded by the container limit. Return the result."""
     with steps:
         result = scan(payload)
     assert steps.count < 2 * 5_000 * 20 * members

@@ -1,4 +1,4 @@
-"""The references section depends only on payload, options and data."""
+"""The references section of an answer depends only on the payload, the options and the source's data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIELDS = {"guildId": 0, "owner": 1, "planetId": 2, "reactorId": 3, "substationId
 
 @st.composite
 def graphs(draw):
-    """Return a strategy for small worlds whose entities refer to each other, or to missing entities."""
+    """Return a strategy for small sets of entities that refer to each other or to missing entities."""
     ids = [f"{code}-{index}" for code in FIELDS.values() for index in (1, 2)]
     fields = st.dictionaries(st.sampled_from(sorted(FIELDS)), st.integers(1, 3), max_size=3)
     return {

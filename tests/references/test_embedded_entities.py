@@ -1,4 +1,4 @@
-"""Payloads with embedded entities: a complete entity is not a reference, an incomplete one is."""
+"""Payloads with embedded entities: complete entities are not references, but incomplete entities are."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -38,7 +38,7 @@ def entities():
 
 
 def places():
-    """Return a strategy for lists of functions. Each function wraps a value in a container."""
+    """Return a strategy for lists of functions. Every function wraps its argument in a container."""
     names = st.sampled_from(["a", "owner", "included", "data", "x/y", "entities"])
     wraps = names.map(lambda name: lambda value: {name: value}) | st.just(lambda value: [{"n": 1}, value])
     return st.lists(wraps, max_size=4)

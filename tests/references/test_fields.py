@@ -1,4 +1,4 @@
-"""Ids without a type, for which the name of the field determines the type."""
+"""Ids that do not contain their type. The name of their field determines the type."""
 
 import collections
 

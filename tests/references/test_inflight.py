@@ -1,4 +1,4 @@
-"""Queries in flight: sharing between callers, limits, timeouts, cancellation and cleanup."""
+"""Running queries: sharing between callers, concurrency limits, timeouts, cancellation and cleanup."""
 
 from __future__ import annotations
 

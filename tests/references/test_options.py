@@ -1,4 +1,4 @@
-"""Validation and defaults of `ReferenceOptions`."""
+"""Validation and default values of `ReferenceOptions`."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Classification of payloads as answers to a query or a list, and detection of the payload's own ids."""
+"""Classification of payloads as query answers or lists, and detection of the ids of the returned entities."""
 
 import collections
 import enum
@@ -259,7 +259,7 @@ def test_own_id_field_is_configured_by_scheme():
 
 
 def beside():
-    """Return a strategy for the mapping around a list. None of its other values is an entity."""
+    """Return a strategy for the members next to a list in a payload. None of these members is an entity."""
     values = (
         st.none()
         | st.integers()

@@ -22,7 +22,7 @@ from mama_structs.testing.fakes import FakeClock
 
 
 class User:
-    """A registered client without behaviour."""
+    """A client that can be registered with the rate limiter. It has no behaviour."""
 
 
 USER = User()
@@ -93,7 +93,7 @@ def test_slots_never_exceed_smallest_limit_and_are_granted_in_order(data):
         async def query(number):
             attempt = QueryAttempt()
             async with gate.acquire_slot(attempt):
-                # A query that got its slot without waiting must not overtake waiting queries.
+                # A query may only get a slot without waiting if no other query waits for one.
                 assert attempt.gate_waits or not gate._slot_waiters
                 (queued if attempt.gate_waits else at_once).append(number)
                 holding[number] = asyncio.Event()

@@ -579,7 +579,7 @@ async def test_stats_count_queries_hits_failures_and_savings(make_resolver):
     assert {"not_found": 2} == stats.failures
     assert 1 == stats.lookalikes
     assert (6, 2) == (stats.references, stats.follow_up_calls_saved)
-    # The clock's resolution can make the measured latency shorter than the delay of 10 ms.
+    # Due to the clock's resolution, the measured latency can be slightly below the delay of 10 ms.
     assert 0.009 < stats.latency["p50"] <= stats.latency["p90"] <= stats.latency["p99"]
     assert stats.bytes_added > 0
 

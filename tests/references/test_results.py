@@ -1,4 +1,4 @@
-"""Failed references: kinds of failures and messages for the model."""
+"""Failed references: kinds of failures, and the failure messages for the model."""
 
 import pytest
 

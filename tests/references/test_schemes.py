@@ -1,4 +1,4 @@
-"""Several id schemes in one session: custom schemes next to the scheme of the chain."""
+"""Several id schemes in one session: custom schemes together with the chain's id scheme."""
 
 import re
 import subprocess

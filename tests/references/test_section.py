@@ -1,4 +1,4 @@
-"""The references section: its entries, its metadata about omitted references, and its typed view."""
+"""The references section of an answer: its entries, its metadata about omitted references, and its typed view."""
 
 import copy
 import json

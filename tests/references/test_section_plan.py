@@ -17,7 +17,7 @@ def found(entity_id, *, row=None, primary=True):
 
 @st.composite
 def occurrences(draw):
-    """Return matches in payload order. Some of them are in rows, others before or after the rows."""
+    """Return a strategy for matches in payload order, inside, before and after the rows of a list."""
     ids = st.builds("{}-{}".format, st.sampled_from("012"), st.integers(1, 5))
     places = [None] * draw(st.integers(0, 4))
     for row in range(draw(st.integers(0, 5))):
@@ -36,7 +36,7 @@ def options_of(draw_types):
 
 
 def model(occurred, options, scope, known, started):
-    """The simple model: select the ids by applying one rule after the other."""
+    """Return the ids that the simple model selects. It applies one selection rule after the other."""
     asked = [
         one
         for one in occurred

@@ -1,4 +1,4 @@
-"""A section that exceeds its budget first loses fields of references, and then references."""
+"""A references section that exceeds its budget first omits fields of references, and then whole references."""
 
 import json
 
@@ -114,7 +114,7 @@ def test_answer_and_references_share_unused_budget(entries, rows):
     assert budget.fits(to_json_text(shown))
     assert len(References.of(shown)) == len(entries)
     if len(shown["rows"]) < rows:
-        # A row takes 61 characters, and each of two handles at most 8, so no further row would fit.
+        # No further row would fit: a row takes 61 characters, and each of the two handles takes at most 8.
         assert len(to_json_text(shown)) > 4_000 - 61 - 2 * len("fd:10000")
         assert len(to_json_text(shown["rows"])) > 1_600
 

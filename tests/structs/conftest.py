@@ -12,7 +12,7 @@ from mama_structs.references.rate_limit import clear_cooldown
 
 
 def http(payload=None, *, status=200, body=None, **headers):
-    """Return the bytes of an HTTP response. Underscores in header names become hyphens."""
+    """Return the bytes of an HTTP response. Replace underscores in header names with hyphens."""
     content = json.dumps(payload).encode() if body is None else body
     lines = [f"HTTP/1.1 {status} Whatever", "Content-Type: application/json", f"Content-Length: {len(content)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]

@@ -374,7 +374,7 @@ SCALARS = {
 
 
 def values(hint, attribute):
-    """Return a strategy for the JSON values of a field of this type."""
+    """Return a strategy for the JSON values of *attribute*, a field with the type hint *hint*."""
     if NUMBER_KEY in attribute.metadata:
         return {"uint256": st.integers(0, 2**256 - 1).map(str), "json": st.integers()}[attribute.metadata[NUMBER_KEY]]
     arguments = typing.get_args(hint)

@@ -1,4 +1,4 @@
-"""The client when it is cancelled at any point, and with any base URL that it accepts."""
+"""Cancellation of client requests at any point, and requests with every kind of accepted base URL."""
 
 import asyncio
 import contextlib
@@ -47,7 +47,7 @@ async def cancelled_after(turns, coroutine):
 
 
 async def left_over(node, before):
-    """Return the tasks that did not exist before and do not belong to the server."""
+    """Return the running tasks that are not in *before* and do not belong to the server."""
     for _ in range(5):
         await asyncio.sleep(0)
     return asyncio.all_tasks() - before - node._tasks

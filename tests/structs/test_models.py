@@ -1,4 +1,4 @@
-"""Models of the chain: names, default values and immutability."""
+"""The models of chain entities: field names, default values and immutability."""
 
 import ast
 import copy

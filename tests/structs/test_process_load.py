@@ -1,5 +1,5 @@
 """
-Load tests: how many requests one process sends to a node, over real sockets.
+Load tests: the number of requests that one process sends to a node over real sockets.
 
 Tests count requests instead of measuring time.
 """
@@ -102,7 +102,7 @@ async def test_rate_limited_node_without_retry_after_gets_single_requests_with_b
 
     assert 20 == len(found.failed)
     assert len(node.requests) <= 5 + len(time.pauses)
-    # The pauses double up to two seconds, so the elapsed time limits the number of requests.
+    # The backoff doubles up to two seconds, so the elapsed time bounds the number of requests.
     assert len(node.requests) <= 5 + 5 + time.now / 2.0
 
 

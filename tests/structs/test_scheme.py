@@ -1,4 +1,4 @@
-"""The id scheme of the chain agrees with the parser of ids."""
+"""The id scheme of the chain: agreement of its pattern with the id parser, and its rules for fields."""
 
 import re
 

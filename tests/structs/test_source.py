@@ -361,7 +361,7 @@ async def test_pages_of_two_chains_are_cached_separately():
     ):
         ready = tools(one, resolver=resolver)
         mine = await ready["structs_list_guilds"]()
-        # Replace the source directly, because `tools` rejects a resolver of another chain.
+        # Add the second source directly, because `tools` rejects a resolver of another chain.
         resolver.sources = (StructsSource(other), *resolver.sources)
         theirs = await tools(other, resolver=resolver)["structs_list_guilds"]()
 

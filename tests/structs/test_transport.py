@@ -73,7 +73,7 @@ def attempt():
 
 
 def idle(client):
-    """Return True if the client uses no connection."""
+    """Return True if no request of the client uses a connection."""
     return not client._transport.session.connector._acquired
 
 

@@ -26,7 +26,7 @@ UNKNOWN_ID = "decision_nothing_1700000000000_00000000"
 
 
 def tokens(text):
-    """Count tokens like a tokenizer that needs more tokens for non-ASCII text."""
+    """Approximate a tokenizer with three UTF-8 bytes per token, so non-ASCII characters cost more."""
     return len(text.encode()) // 3 + 1
 
 
@@ -101,7 +101,7 @@ async def filled(session):
             links=[{"to_id": one, "relationship": "refines", "reason": WORDS * 100} for one in ids[:50]],
         )
         ids.append(made.id)
-        # Only some changes affect the first memory, because changing a text of a megabyte is slow.
+        # Change the first memory only every sixth time, because changing its text of a megabyte is slow.
         await memories.set_outcome(first.id if n % 6 == 0 else ids[1], "FAILED", reason=f"{n} {LONG[:5_000]}")
     ids.append((await memories.save_insight(LONG, tags=[f"{n} {WORDS * 9}" for n in range(90)], source=WORDS * 9)).id)
     steps = [f"{n} {LONG[:5_000]}" for n in range(100)]

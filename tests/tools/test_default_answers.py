@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.fixture(scope="module")
 def measured():
-    """Return the measured answers of all predefined tools in all modes, for a world of 120 players."""
+    """Return the measured answers of all predefined tools in all reference modes, for a chain with 120 players."""
     sys.path.insert(0, str(FOLDER))
     try:
         return asyncio.run(importlib.import_module("answers").run())

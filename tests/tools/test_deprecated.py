@@ -316,7 +316,7 @@ async def test_recall_decision_lists_each_decision_once_in_forks_and_circles(old
     for source, target in ((1, 0), (2, 0), (0, 2)):
         await old.memories.link(ids[source], ids[target], "supersedes")
     result = await old("recall_decision", topic="t")
-    # The first and the third decision supersede each other, so only the second one is current.
+    # The first and the third decision supersede each other, so only the second decision is current.
     listed = await old("list_decisions")
     after = await old.saved("t", "four")
 
@@ -555,7 +555,7 @@ async def test_save_decision_chains_decisions_of_one_topic(old):
     names = {memory_id: decision for decision, memory_id in ids.items()}
     before = {decision: names.get(await old.predecessor(memory_id)) for decision, memory_id in ids.items()}
 
-    # Surrounding blanks are not part of a topic. In v1.0 they were, so " auth " was another topic.
+    # Surrounding spaces are removed from topics. In v1.0, " auth " and "auth" were different topics.
     assert {"a": None, "b": None, "c": "a", "d": None, "e": "c", "f": "e"} == before
 
 

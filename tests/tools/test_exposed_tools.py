@@ -1,4 +1,4 @@
-"""The visible tools: versions, subscribers and log."""
+"""The tools that are visible to the model: version numbers, change subscribers and the log of changes."""
 
 import logging
 

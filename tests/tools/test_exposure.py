@@ -94,7 +94,7 @@ def test_detect_ignores_unicode_form_apostrophes_and_surrounding_spaces():
         assert said == EXPOSURE.detect(f"  {decomposed}\n"), row["text"]
 
 
-# Requests and similar texts
+# Requests, and texts that resemble requests
 
 
 @pytest.mark.parametrize(
@@ -359,9 +359,9 @@ def test_detect_matches_recorded_decisions():
     for row, line in zip(MESSAGES, DECISIONS.splitlines(), strict=True):
         kind, confidence, allowed, *priority = line.split()
         context = detected(row["text"])
-        # Add `save/checkpoint`, which every context allows, because the recording is older than this tool.
+        # Add `save/checkpoint`: every context allows it, but the recorded decisions are older than this tool.
         tools = "all" if allowed == "all" else {"save/checkpoint", *(names[int(number)] for number in allowed)}
-        # Add two tools whose names begin with `evolve/`, because the recording is older than these tools.
+        # Add two `evolve/` tools: the recorded decisions are older than these tools.
         if "9" in allowed and "8" in allowed:
             tools |= {"evolve/correct", "evolve/forget"}
 

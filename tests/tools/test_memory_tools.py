@@ -1,4 +1,4 @@
-"""The memory tools: their schemas, stored data and answers."""
+"""The memory tools: their schemas, the data that they store, and their answers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def tools(session):
 
 @pytest.fixture
 async def jwt(call):
-    """A decision for JWT that failed, and a decision for server sessions that superseded it."""
+    """A failed decision to use JWT, and its successor: a decision to use server sessions."""
     first = await call("save/decision", topic="auth", decision="Use JWT for logins", reasoning="No state on the server")
     await call(
         "evolve/outcome", decision_id=first["id"], outcome="FAILED", reason="A stolen token could not be revoked"
@@ -581,7 +581,7 @@ async def test_search_skips_memory_that_was_deleted_between_reads(call, memories
     monkeypatch.setattr(memories, "search", gone)
     topic = await call("search/by_topic", topic="Auth")
 
-    # The first read already returns the successor, so the failing second read does not matter.
+    # The first read already returns the id of the successor, so the answer contains it although the second read fails.
     assert second == whole["memory"]["superseded_by"]
     assert "no longer holds" in whole["note"]
     for answer in (deleted, unread):
@@ -646,7 +646,7 @@ async def test_number_of_reads_is_independent_of_number_of_memories(call, memori
 
         assert 1.9 * len(less[shown]) < len(more[shown]), name
         assert plans_of_few == plans_of_many <= 3, name
-        # A traversal may find enough memories in its first round, which saves a call.
+        # If a traversal finds enough memories in its first round, it makes one call fewer.
         assert asked_of_many <= asked_of_few, (name, asked)
 
 

@@ -1,4 +1,4 @@
-"""A text that a model passes in the wrong place does not appear in errors and logs."""
+"""Errors and logs do not contain texts that a model passes as wrong arguments."""
 
 import asyncio
 import logging
@@ -51,7 +51,7 @@ class LogRecorder(logging.Handler):
 
 @pytest.fixture(scope="module")
 def call():
-    """Return a function that calls a tool, and returns the texts of its errors and log records."""
+    """Yield a function that calls a tool and returns the texts of the call's errors and log records."""
     log, heard = logging.getLogger(), LogRecorder()
     level = log.level
     with asyncio.Runner() as runner:
@@ -66,7 +66,7 @@ def call():
                 answer = runner.run(session.call(name, arguments))
             except MamaStructsError as error:
                 return [str(error), repr(error), str(error.hint), *heard.said]
-            # Only check the message, because the error's attribute `fd` contains the handle that the model passed.
+            # Return only the error's message, because its attribute `fd` contains the handle that the model passed.
             said = [answer.partition("<message>")[2]] if isinstance(answer, ErrorText) else []
             return [*said, *heard.said]
 

@@ -14,7 +14,7 @@ from mama_structs.settings import AnswerSettings
 from mama_structs.tools.ref_tools import make_ref_tools
 
 SMALL = 1_000
-# Limit for the prompt and the descriptions of the ref tools, in tokens. It may only be lowered.
+# Token limit for the prompt and the descriptions of the ref tools. Never raise it.
 MOST_TOKENS = 1_200
 NUMBERS = st.integers(1, 9) | st.sampled_from([100, 4_000, 10**6, 10**9, 0, -1, 10**30])
 SIGNS = st.sampled_from(["a", "b", "\n", "\r\n", "\x00", "é", "😀", "</fd_content>", "x" * 700, '"' * 300, "a\n" * 400])

@@ -1,4 +1,4 @@
-"""Token costs of the memory tools: schemas, system prompt and answers. A token is counted as 4 characters."""
+"""Token costs of the memory tools: schemas, system prompt and answers. Four characters count as one token."""
 
 import json
 from datetime import datetime
@@ -34,7 +34,7 @@ def rows(name):
 
 @pytest.fixture
 async def month():
-    """Return a session with a month of memories, and their ids."""
+    """Yield a session with the memories of a month, and a dict of these memories by id."""
     async with Session.open(embedder=HashEmbedder()) as session:
         saves = rows("saves")
         made = await session.memories.save_many(
@@ -43,7 +43,7 @@ async def month():
         yield session, {row["id"]: memory for row, memory in zip(saves, made, strict=True)}
 
 
-# Limits in tokens, which may only be lowered. Commit 4b56ab1 had 2,734 and 2,657 tokens without `evolve/correct`.
+# Token limits. Never raise them. At commit 4b56ab1, the tools cost 2,734 and 2,657, without `evolve/correct`.
 @pytest.mark.parametrize(
     ("adapter", "strict", "most"), [(openai, False, 1_899), (anthropic, False, 1_820), (openai, True, 2_140)]
 )

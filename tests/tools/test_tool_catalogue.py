@@ -1,4 +1,4 @@
-"""The built-in tools, as models and hosts see them, do not change by accident."""
+"""Snapshot tests that detect accidental changes to names, descriptions, schemas and annotations of built-in tools."""
 
 import json
 from pathlib import Path

@@ -159,7 +159,7 @@ def test_save_decision_stores_exact_arguments(world, data):
     arguments["implements"] = [world.ids[place] for place in given_.get("implements", [])]
     arguments["links"] = [{**one, "to_id": world.ids[one["to_id"]]} for one in given_.get("links", [])]
     answer = world.call("save/decision", arguments)
-    # A text that differs from an earlier one only in case returns the earlier memory, so exclude it.
+    # Skip texts that differ from a stored text only in case, because saving them returns the stored memory.
     assume("note" not in answer or not answer["note"].startswith("This was saved before"))
     memory = world.runner.run(world.session.memories.get(answer["id"]))
     links = [one for one in world.runner.run(world.session.memories.links_of(memory.id)) if one.created_by == "llm"]

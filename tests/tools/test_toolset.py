@@ -1,4 +1,4 @@
-"""The mapping of a session's tools by name."""
+"""The toolset of a session: a mapping from names to tools."""
 
 import functools
 

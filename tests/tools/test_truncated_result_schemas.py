@@ -1,4 +1,4 @@
-"""Output schemas also accept truncated results."""
+"""The output schemas of tools also accept truncated results."""
 
 import re
 

@@ -17,7 +17,7 @@ RULES = {
     "mcp": re.compile(r"[A-Za-z0-9_.-]{1,128}"),
     "gemini": re.compile(r"[a-zA-Z_][a-zA-Z0-9_.-]{0,63}"),
 }
-# The strictest rule for a complete name, which includes a prefix if a host uses several servers.
+# The strictest rule for tool names, including the prefix that hosts with several servers add.
 PREFIXED = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,63}")
 
 parts = st.text("abzAZ019_-", min_size=1, max_size=34)

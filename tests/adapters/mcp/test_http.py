@@ -106,7 +106,7 @@ async def session():
 
 @pytest.fixture
 async def forced():
-    """A session that narrows the tool list of every client, also of clients that do not subscribe."""
+    """A session that narrows the tool list for all clients, including those without a subscription."""
     async with Session.open(settings=Settings(tools=ToolSettings(dynamic="force_dynamic"))) as session:
         yield session
 
@@ -315,7 +315,7 @@ async def test_http_connection_outlives_client_keep_alive(session, era, monkeypa
     ports = []
     async with served(session) as url, httpx2.AsyncClient(limits=limits) as client:
         for pause in (0, 100):
-            # Make all keep-alive timers expire.
+            # Before the second request, advance the clock by 100 s, so that shorter keep-alive timers expire.
             monkeypatch.setattr(loop, "time", lambda pause=pause: now() + pause)
             await asyncio.sleep(0.01)
             answer = await client.post(url, json=question, headers=headers)

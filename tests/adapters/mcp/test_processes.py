@@ -217,7 +217,7 @@ async def test_serve_mcp_answers_all_requests_of_a_pipe(tmp_path):
     assert "saved at the end of a pipe" in json.dumps(answers["last"])
 
 
-# Arguments of the command, tested without a separate process
+# Command-line arguments, tested within the test process
 
 
 def run(*arguments):

@@ -30,7 +30,7 @@ HIDDEN_WHEN_RESUMING = {"save__insight", "search__by_topic", "search__by_context
 }
 ERAS = ("legacy", "2026-07-28")
 
-# Arguments of each tool, by wire name. The tools of v1.0 and of the host are tested elsewhere.
+# Valid arguments of each tool, by wire name. Other modules test v1.0 tools and host tools.
 ARGUMENTS = {
     "save__decision": {"topic": "auth", "decision": "Use JWT", "reasoning": "no state on the server"},
     "save__checkpoint": {"summary": "half of the login is done", "open_files": ["login.py"], "next_steps": ["test it"]},

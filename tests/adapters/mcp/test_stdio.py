@@ -96,7 +96,7 @@ async def test_stdio_ends_without_error_when_client_disconnects(monkeypatch):
             ours.write(line(1, "initialize", **ABOUT))
             await asyncio.wait_for(serving, 60)
             ours.close()
-            # Closing stdout flushes an answer that the SDK could not write, which raises BrokenPipeError.
+            # Closing stdout flushes an answer that the SDK could not write. This flush raises BrokenPipeError.
             with contextlib.suppress(BrokenPipeError):
                 sys.stdout.close()
 
@@ -110,7 +110,7 @@ async def test_stdio_raises_without_stdin(monkeypatch):
 
 
 def lines_in(chunks, **options):
-    """Return the lines that `split_lines` yields for the given chunks. A chunk None simulates a read timeout."""
+    """Return the lines that `split_lines` yields for *chunks*. None as a chunk simulates a read timeout."""
     coming = iter([*chunks, b""])
     return [*split_lines(lambda _seconds: next(coming), **options)]
 
@@ -197,13 +197,13 @@ class Sent:
 
 
 class Client:
-    """A client without a transport: it passes lines to the server and returns the server's answers."""
+    """A client without a transport. It passes lines to a server in the same process and returns the answers."""
 
     def __init__(self, session):
         self.session = session
 
     async def answers(self, *lines, version="2025-11-25"):
-        """Return the server's answers to these lines, in order, without the answer to the handshake."""
+        """Return the server's answers to *lines*, in order, without the answer to the handshake."""
         hello = line(0, "initialize", **{**ABOUT, "protocolVersion": version})
         chunks = iter([hello, b"\n".join(lines), b""])
         sent = Sent()
@@ -420,7 +420,7 @@ def test_byte_budget_blocks_until_bytes_are_given_back():
 
 
 def requests_of(draw_id):
-    """Return a strategy for requests with an id from *draw_id* and with members in any order."""
+    """Return a strategy for JSON-RPC requests whose id is drawn from *draw_id* and whose members have any order."""
     values = st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=8), lambda inner: st.lists(inner, max_size=3)
     )
@@ -455,7 +455,7 @@ MUTATIONS = {
     "trailing": lambda raw, _place: raw + b"}",
     "nothing": lambda raw, _place: b" ",
 }
-# Damage at a random position. If it makes the id unreadable, the answer has the id null.
+# Functions that damage a request at a position. If its id becomes unreadable, the answer has the id null.
 DAMAGE = {
     "cut": lambda raw, place: raw[: place % len(raw)],
     "flip": lambda raw, place: raw[: place % len(raw)] + b"\xfe" + raw[place % len(raw) + 1 :],

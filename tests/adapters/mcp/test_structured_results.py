@@ -94,7 +94,7 @@ def host_tool(name, kind, value):
 
 
 async def told(session, calls):
-    """Call tools with an official client. Both the client and this function validate the results."""
+    """Call tools with the official client, and return the results. The client and this function validate them."""
     results = {}
     async with Client(server(session)) as client:
         schemas = {tool.name: tool.output_schema for tool in (await client.list_tools()).tools}

@@ -251,7 +251,7 @@ async def test_session_call_error_explains_invalid_json_and_unknown_name(session
     assert isinstance(await session.call("list_refs", ""), str)
 
 
-# Errors say whether the tool has run
+# Errors that state whether the tool has run
 
 
 class Ticket(pydantic.BaseModel):
@@ -263,7 +263,7 @@ class Ticket(pydantic.BaseModel):
 
 
 class Refusing(dict):
-    """A mapping that cannot be read. Its error message contains a secret."""
+    """A mapping whose `items` method raises an error. The error message contains a secret."""
 
     def items(self):
         raise RuntimeError("secret")

@@ -70,7 +70,7 @@ trees = st.recursive(
     max_leaves=3,
 )
 
-# Parameter types, each with a strategy for valid values.
+# Pairs of a parameter type and a strategy for its valid values.
 SCALARS = [
     (str, words),
     (int, small),
@@ -108,7 +108,7 @@ kinds = st.sampled_from(SCALARS).flatmap(
 
 
 def tool_of(parameters: dict[str, tuple[Any, bool]]) -> Tool:
-    """Return a tool with the given parameter types, with or without defaults."""
+    """Return a tool. *parameters* maps each name to a type, and to True if the parameter has a default."""
 
     async def run(**given: Any) -> None:
         """Do nothing."""
@@ -128,7 +128,7 @@ def tool_of(parameters: dict[str, tuple[Any, bool]]) -> Tool:
 
 
 def strict_of(kind: Any, *, optional: bool = False, **more: Any) -> dict[str, Any] | None:
-    """Return the strict schema of the parameter of a tool with one parameter, or None without a strict form."""
+    """Return the strict schema of a parameter of type *kind*, or None if the schema has no strict form."""
     schema = to_strict_schema(tool_of({"it": (kind, optional)}).input_schema, **more)
     return schema and schema["properties"]["it"]
 
@@ -153,7 +153,7 @@ def check_strict(schema: dict[str, Any]) -> None:
 
 
 def check_anthropic(schema: dict[str, Any]) -> None:
-    """Assert that Anthropic's SDK changes a schema only by removing the types next to enums."""
+    """Assert that Anthropic's SDK only removes the `type` keywords next to `enum` from a schema."""
     anthropic = pytest.importorskip("anthropic")
     if not hasattr(anthropic, "transform_schema"):
         pytest.skip("this release of the SDK knows no strict schemas")
