@@ -12,7 +12,7 @@ from pathlib import Path
 
 import nox
 
-# The interpreter that runs nox always exists. The other versions are tested if they are installed.
+# The Python version that runs nox. Other versions are tested if they are installed.
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 PYTHONS = list(dict.fromkeys(["3.11", "3.12", "3.13", HERE]))
 
@@ -58,8 +58,8 @@ def _install(session: nox.Session, *paths: str) -> None:
 
 
 def _install_hnswlib(session: nox.Session) -> None:
-    """Install hnswlib, which only large memories need. Warn if it cannot be built: it has no wheels."""
-    # CI requires it, so that at least CI runs the tests of large memories.
+    """Install hnswlib, which only large stores need. It has no wheels, so a failed build only causes a warning."""
+    # Fail in CI, so that at least CI runs the tests of large stores.
     accepted = [0] if os.environ.get("CI") else [0, 1]
     session.run("python", "-m", "pip", "install", "-q", "--no-compile", HNSWLIB, silent=True, success_codes=accepted)
     found = "import importlib.util; print(importlib.util.find_spec('hnswlib'))"
@@ -118,7 +118,7 @@ QUICKLY = {
 }
 # Use all cores in each session. While the tests of one session wait for a process or a lock, another session runs.
 ON_ALL_CORES = ["-n", str(os.cpu_count() or 1), "--dist", "worksteal"]
-# The version whose tests take longest is first.
+# Start with the version whose tests take longest.
 OTHERS = [version for version in reversed(PYTHONS) if version != HERE]
 
 
@@ -151,8 +151,8 @@ ONCE = [
     *("tests/memory/search/test_month.py", "tests/memory/store/test_namespaces.py", "tests/references/test_hostile.py"),
     *(f"tests/tools/test_{name}.py" for name in ("answer_budget", "token_cost", "default_answers")),
 ]
-# Slow tests with the same result on each version, and the only tests of some modules.
-# They run only where coverage is measured.
+# Run these slow tests only where coverage is measured. Their result is the same on each Python version.
+# Coverage needs them, because they are the only tests of some modules.
 COUNTED = [
     *("tests/testing/conformance/test_memory_suite.py", "tests/cli/test_demo.py"),
     *(f"tests/memory/engines/local/views/test_{name}.py" for name in ("hnsw", "vector_index", "background_graph")),
@@ -168,8 +168,8 @@ OF_SESSIONS = [
 ]
 
 
-# `.ci/run` sets the variable. If there are several interpreters, each ordinary test then runs on one of them only:
-# these tests in the session `tests`, all others on the first of the others. Coverage is measured over both.
+# `.ci/run` sets this variable. If several interpreters exist, each ordinary test then runs on only one of them.
+# The session `tests` runs `HERE_IF_SPLIT`, and the first of `OTHERS` runs the rest. Coverage combines both.
 EACH_TEST_ONCE = bool(os.environ.get("EACH_TEST_ONCE")) and bool(PRESENT)
 HERE_IF_SPLIT = [f"tests/{name}" for name in ("adapters", "docs", "internal", "references", "refs", "structs", "tools")]
 COVERAGE_HERE = Path(".coverage.here")
@@ -180,7 +180,7 @@ def tests(session: nox.Session) -> None:
     """
     Run the fast tests, including the tests of the docs, against the built package with this interpreter.
 
-    Tests that start servers or take minutes are excluded. Large memories are searched exactly, because only `others`
+    Tests that start servers or take minutes are excluded. Large stores are searched exactly, because only `others`
     builds hnswlib.
     """
     if EACH_TEST_ONCE and not session.posargs:
@@ -197,7 +197,7 @@ def tests(session: nox.Session) -> None:
     session.run("pytest", *(session.posargs or [*ON_ALL_CORES, WITHOUT_SERVERS, *elsewhere]), env=QUICKLY)
 
 
-# A sample of about a minute of the suites that also run as a role with row policies, while a second role deletes.
+# A one-minute sample of the suites for a role with row policies. Meanwhile a second role deletes its own rows.
 ROLES_BRIEFLY = ["tests/memory/upkeep/test_erasure.py", "tests/session/test_session.py", "tests/session/test_story.py"]
 AS_ROLES = QUICKLY | {"MAMA_STRUCTS_TEST_ENGINE": "postgres-roles"}
 
@@ -219,7 +219,7 @@ def postgres(session: nox.Session) -> None:
     session.install("--no-compile", ".[test-server]")
     opening = [*_suites_on_server(), "tests/hosts/test_mem0.py"]
     on_server = QUICKLY | {"MAMA_STRUCTS_TEST_ENGINE": "postgres"}
-    # If the tests are split, `others` runs the tests of the server itself, because they count for the coverage.
+    # If `EACH_TEST_ONCE` is set, the session `others` runs these server tests, because it measures their coverage.
     of_servers = "tests/postgres/test_same_memories.py" if EACH_TEST_ONCE else "tests/postgres"
     session.run("pytest", *(session.posargs or [*ON_ALL_CORES, of_servers, *opening, KIT_OF_RECORDS]), env=on_server)
     if not session.posargs:

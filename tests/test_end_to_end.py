@@ -29,7 +29,7 @@ LIMITED = Settings(references=ReferenceSettings(query_timeout=1.0), descriptors=
 
 @pytest.fixture(autouse=True)
 def _a_long_moment(monkeypatch):
-    """Disable the staleness of answers, because a slow machine could exceed their normal lifetime."""
+    """Never treat answers as stale, because a slow machine could exceed their normal lifetime."""
     monkeypatch.setattr("mama_structs.references.resolver._FRESH_SECONDS", math.inf)
 
 

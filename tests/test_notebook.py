@@ -13,7 +13,7 @@ from mama_structs.notebook import ProgressBar
 
 @pytest.fixture
 def bars(monkeypatch):
-    """Replace `tqdm.auto` by a fake that records the calls of its progress bars."""
+    """Replace `tqdm.auto` with a fake that records the calls of its progress bars."""
     shown = []
 
     class Bar:

@@ -63,7 +63,7 @@ def planted_keys(connection, kind):
 
 
 def plant(place, kind, form, fired):
-    """Replace all rows of a kind by pickles that create a file when unpickled. Return the keys."""
+    """Replace all rows of a kind with pickles that create a file when unpickled. Return the keys."""
     trap = pickle.dumps(Trap(fired))
     with closing(sqlite3.connect(place / "journal" / "cache.db")) as connection, connection:
         keys = planted_keys(connection, kind)

@@ -1,4 +1,4 @@
-"""Random writes for the crash test. Each writing method has one change, which is logged before and after the call."""
+"""Random writes for the crash test. Each change calls a writing method, and is logged before and after the call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ORIGINS: Final[tuple[Origin, ...]] = ("model", "tool", "outside")
 """The origins of model-written refs are excluded: their text lowers no trust that the oracle would have to compute."""
 _QUESTION: Final = 200
 _PAST: Final = datetime(2020, 1, 1, tzinfo=UTC)
-# Allows for the rounding of stored times to milliseconds.
+# Tolerance for stored times, which are rounded to milliseconds.
 _ROUNDING: Final = timedelta(milliseconds=2)
 _LONG: Final = 12_000
 _MAX_LEARNED: Final = 1_500
@@ -120,7 +120,7 @@ class Author:
             yield
 
     def some(self, most: int) -> list[str]:
-        """Return the tags of a random sample of decisions, at most *most*."""
+        """Return the tags of at most *most* random decisions."""
         return self.chance.sample(sorted(self.decisions), min(len(self.decisions), self.chance.randrange(most + 1)))
 
     @contextlib.asynccontextmanager
@@ -246,7 +246,8 @@ async def save_many(author: Author, tag: str) -> None:
 async def remember(author: Author, tag: str) -> None:
     """Extract a memory from a message with a scripted model answer."""
     content = text_of(tag)[:_MAX_LEARNED]
-    # The message contains all words of the memory. Otherwise the origin is that of a known memory with more of the words.
+    # Include all words of the memory in the message.
+    # Otherwise the memory gets the origin of a known memory that contains more of these words.
     message = f"{tag}-m {content}"
     spec: dict[str, Any] = {
         "tag": tag,
@@ -529,7 +530,7 @@ async def delete_conversation(author: Author, tag: str) -> None:
 
 async def look(author: Author, _tag: str) -> None:
     """
-    Read the most recently acknowledged memory of all processes, by id and by search.
+    Read the memory that any process saved most recently, by id and by search.
 
     Log the memory as unseen unless both calls find it.
     """
@@ -550,7 +551,7 @@ async def look(author: Author, _tag: str) -> None:
 @attrs.frozen
 class Change:
     """
-    A kind of change.
+    A kind of random change, with its relative frequency and its precondition.
 
     Args:
         make: Makes a change with a tag.

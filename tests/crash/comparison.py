@@ -35,7 +35,7 @@ async def compare(store: Store, facts: ExpectedState) -> Verdict:
                 async with opened(store, space) as session:
                     await seen.compare_memories(session)
                     await seen.compare_records(session)
-                    # Run `Session.check` once: it covers all namespaces. For the others, check only their memories.
+                    # `Session.check` covers all namespaces, so run it for the first one. Check only memories for the rest.
                     checked = session.memories.check() if place else session.check()
                     found = await checked
                     note_findings(verdict, found if isinstance(found, list) else found.findings)
@@ -73,7 +73,7 @@ class Comparison:
     fits: dict[Item, set[int]] = attrs.field(factory=dict)
 
     def fit(self, item: Item, actual: Any) -> None:
-        """Match a stored value with the possible states of an item, and report it if it matches none."""
+        """Match a stored value against the possible states of an item. Report the item if no state matches."""
         found = {
             place
             for place, (_, state) in enumerate(item.states)

@@ -119,7 +119,7 @@ class Case:
 
     @classmethod
     def any(cls, chance: random.Random) -> Case:
-        """Return a random case whose damage needs no file of another store."""
+        """Return a random case that does not replace the file with a file of another store."""
         return cls(chance.choice(FILES), chance.choice(list(DAMAGES)), chance.choice(("killed", "live")))
 
     def apply(self, directory: Path, chance: random.Random, *, older: Path | None, other: Path | None) -> bool:
@@ -174,7 +174,7 @@ def outcome_of(case: Case, sample: Sample, *, seed: int, sabotage: bool = False)
     shutil.rmtree(sample.place, ignore_errors=True)
     sample.place.mkdir()
     directory, errors = sample.place / "store", sample.place / "errors"
-    # Sabotage: replace the store by an older copy. No check detects this, so the sweep must report a silent loss.
+    # Sabotage: replace the store with an older copy. No check detects this, so the sweep must report a silent loss.
     origin = sample.older if sabotage and sample.older is not None else sample.store
     shutil.copytree(origin, directory)
     chance = random.Random(f"{seed}-{case}")

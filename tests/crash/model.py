@@ -42,10 +42,10 @@ Mode = Literal["atomic", "prefix", "each"]
 
 
 def text_of(tag: str) -> str:
-    """Return the text that belongs to a tag. Its first word is the tag."""
+    """Return the text of a tag. The first word of the text is the tag."""
     digest = blake2b(tag.encode(), digest_size=12).hexdigest()
     words = " ".join(_WORDS[int(digit, 16)] for digit in digest)
-    # Make one text in sixteen long enough to fill several database pages.
+    # Lengthen one text in sixteen, so that it fills several database pages.
     return f"{tag} {words}" + f" {words}" * (40 if digest[0] == "0" else 0)
 
 
@@ -72,7 +72,7 @@ def plain(value: Any) -> Any:
             return [plain(one) for one in value]
     if attrs.has(type(value)):
         names = [field.name for field in attrs.fields(type(value))]
-        # `noticed` is not stored, and fields with a leading underscore are caches.
+        # Skip `noticed`, which is not stored, and fields with a leading underscore, which are caches.
         return {name: plain(getattr(value, name)) for name in names if name[0] != "_" and name != "noticed"}
     return value
 
@@ -130,7 +130,7 @@ class Item:
     name: str
     states: list[tuple[str | None, Any]] = attrs.field(factory=lambda: [(None, None)])
     id: str | None = None
-    # The id under which a comparison found the item.
+    # The memory id of the item in the store, set by a comparison.
     found: str | None = None
 
     @property
@@ -252,7 +252,7 @@ class ExpectedState:
             item.states = [(operation.tag, state)]
 
     def _reported(self, operation: Operation, item: Item, state: Any, result: dict[str, Any]) -> Any:
-        """Return the expected state with the values of the call's result, and report any contradiction."""
+        """Complete the expected state with the values that the call returned, and report any contradiction."""
         answer = result.get(item.name)
         if answer is None or state is None:
             return state
@@ -279,7 +279,7 @@ class ExpectedState:
         return self.links.setdefault(key, Item(f"link {one} {word} {other}"))
 
     def _save(self, operation: Operation, at: str, given: dict[str, Any]) -> Iterator[tuple[Item, Any]]:
-        """Yield the effects of a call that saves one memory or several."""
+        """Yield the expected effects of a call that saves one or more memories."""
         space = operation.space
         operation.mode = "prefix" if given.get("many") else "atomic"
         for one in given["memories"]:

@@ -234,7 +234,7 @@ def ask(work: Callable[[], Verdict], errors: Path) -> tuple[Verdict | None, int]
 
 
 def judged(store: Store, facts: ExpectedState, errors: Path) -> tuple[Verdict | None, int]:
-    """Run a comparison of a store with its expected state by `ask`, and return its result."""
+    """Compare a store with its expected state in a new process. Return the verdict and exit status, like `ask`."""
     from crash.comparison import compare  # noqa: PLC0415 - avoids a circular import
 
     return ask(lambda: asyncio.run(compare(store, facts)), errors)

@@ -65,7 +65,7 @@ _EVERY: Final = 5.0
 
 @attrs.define
 class Loop:
-    """The rounds of one run, with their common state."""
+    """Runs the rounds of one crash test, and stores their common state."""
 
     place: Path
     seed: int
@@ -252,7 +252,7 @@ class _Round:
                     self.loop.table.counts["full disks" if fault == "full" else f"{fault} SQLite calls"] += 1
                 if task.kind == "parent" and task.ending == "again":
                     self.loop.table.counts["parents that forked again"] += 1
-                # Spawn few interpreters, because they start slowly. A library can only be preloaded by spawning.
+                # Fork most processes, because interpreters start slowly. Only a new interpreter can preload the library.
                 spawned = self.library is not None or chance.random() < 0.25
                 self.pids.append(self._started(task, spawned=spawned))
         finally:
@@ -288,7 +288,7 @@ class _Round:
         return environment(self.library, self.loop.store, self.loop.place / "shadow", unsynced=ignored)
 
     def watch(self) -> None:
-        """Kill and pause processes after random numbers of changes, until all have exited."""
+        """Kill and pause random processes after random numbers of changes, then wait until all processes have exited."""
         if self.library is not None:
             self._fail_power()
             return

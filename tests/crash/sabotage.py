@@ -63,7 +63,7 @@ class Target:
                     yield item
 
     def links(self, *, there: bool = True) -> Iterator[tuple[str, str, str]]:
-        """Yield the ends and the relationship word of existing explicit links, or of deleted ones if not *there*."""
+        """Yield both ends and the relationship of explicit links: existing links, or deleted ones if *there* is False."""
         ends = {tag: item.id for (space, tag), item in self.facts.memories.items() if space == self.space and item.now}
         for (space, one, other, word), item in reversed(self.facts.links.items()):
             first, second = ends.get(one), ends.get(other)
@@ -83,16 +83,16 @@ class Target:
                 yield from ((labels, key) for key, one in item.now.items() if one["version"] >= least)
 
     async def write(self, plan: Callable[[Writer], Any]) -> None:
-        """Change rows directly, without the rules of the store."""
+        """Change rows directly, bypassing the store's validation."""
         await self.session.memories._shared.write(plan)
 
     async def change(self, item: Item, change: Callable[[Memory], Memory]) -> None:
-        """Replace a memory by the result of *change*."""
+        """Replace a memory with the result of *change*."""
         memory = change(await self.session.memories.get(str(item.id)))
         await self.write(lambda writer: writer.put(memory))
 
     async def link(self, one: str, other: str, word: str, *, kind: LinkType, by: Any = "user") -> None:
-        """Write a link between two memories directly, without the rules of the store."""
+        """Write a link between two memories directly, bypassing the store's validation."""
         made = Link(
             id=new_link_id(),
             from_id=one,
@@ -118,7 +118,7 @@ Plant = Callable[[Target], Awaitable[None]]
 @attrs.frozen
 class Sabotage:
     """
-    A kind of fault.
+    A kind of fault, and how the comparison must report it.
 
     Args:
         plant: Adds the fault to the store, or raises `NothingToDamage`.
@@ -302,7 +302,7 @@ async def _expire_record(target: Target) -> None:
 async def _overwrite_ref(target: Target) -> None:
     name, handle = _first(target.refs())
     async with opened(target.store, target.space, name) as session:
-        # Replace the entry in place, as a bug in the log could do.
+        # Replace the entry without a new version, as a bug in the log could do.
         store = session.refs
         entry = store.get(handle)
         store._put(entry.versioned, attrs.evolve(entry, content=Content.of("another text")))

@@ -20,7 +20,7 @@ from mama_structs.testing.conformance.ack_log import AckLog
 pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork"), pytest.mark.once]
 
 SEED = 1
-# Later changes of `EVERY_CHANGE` delete the results of these kinds, so repeat them at the end.
+# Repeat these kinds of changes at the end, because later changes of `EVERY_CHANGE` delete their results.
 EXTRA_CHANGES = ("decision", "decision", "outcome", "correct", "link", "unlink", "put", "put", "put", "put", "put")
 KINDS = ("lost", "duplicated", "wrong", "errors", "findings", "warnings", "untyped")
 

@@ -138,7 +138,7 @@ class _Parent:
 
         def work() -> None:
             if collect:
-                # Do not close the event loop: closing it in a child would unregister the wake-ups of the parent.
+                # Do not close the event loop in a child, because this would unregister the wake-ups of the parent's loop.
                 self.session = None  # type: ignore[assignment]  # the parent's session is unusable here
                 gc.collect()
             run(task)

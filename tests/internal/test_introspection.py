@@ -104,7 +104,7 @@ async def test_awaited_raises_error_of_sync_function():
 def test_generators_and_non_functions_are_rejected(function, take):
     """The error is raised when they are decorated or added, and not in the first call."""
     if function is None and take is not make_async:
-        return  # with None the decorators only set options, so they accept it
+        return  # the decorators accept None, because they then only set options
     with pytest.raises(InvalidArgument, match="must be a function, async or plain"):
         take(function)
 

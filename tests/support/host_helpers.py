@@ -43,7 +43,7 @@ class Run:
 
 @attrs.define
 class Watched:
-    """A message stream. The host displays its events to people, and stores the refs at its end."""
+    """A message stream, with the texts that a host would display. Closing the stream stores its refs."""
 
     stream: Any
     shown: list[str] = attrs.field(factory=list)

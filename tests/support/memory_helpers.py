@@ -178,7 +178,7 @@ def url_of(path: Path) -> str:
 
 
 def without_vacuum() -> None:
-    """Skip every vacuum, because a role cannot vacuum, and transactions of the second role would delay it."""
+    """Disable vacuum, because a role may not vacuum, and transactions of the second role would delay a vacuum."""
 
     def vacuum(_self: PostgresPool, *_tables: str, wait: float) -> Future[None]:
         done: Future[None] = Future()
@@ -222,7 +222,7 @@ class Planned(Exception):
 
 @contextlib.contextmanager
 def failing_after(writer: Any, count: int) -> Iterator[None]:
-    """Make the write or query fail that follows *count* successful ones."""
+    """Make every write and query fail after *count* successful ones."""
     target = writer._connection if is_on_server() else writer._rows_to_write
     left = iter(range(count))
 
@@ -300,7 +300,7 @@ class OpenedDirectory:
         )
 
     async def memories(self, namespace: str = "default", *, reads: Sequence[str] = ()) -> MemoryStore:
-        """Return the memory store of a namespace, which also reads *reads*. It stays open until `close`."""
+        """Return the store of a namespace, which can also read the namespaces *reads*. It stays open until `close`."""
         names = (namespace, *reads)
         if names not in self._open:
             self._open[names] = await open_memories(

@@ -43,7 +43,7 @@ def every_row(names, rows):
     The rows share the test's fixtures.
     """
     rows = _Rows(names, rows)
-    # Also catch pytest.fail.Exception of `pytest.raises`, which is no Exception, so that all rows are checked.
+    # `pytest.raises` fails with pytest.fail.Exception, which is no subclass of Exception. Catch it to check all rows.
     failures = (Exception, pytest.fail.Exception)
 
     def decorate(test):

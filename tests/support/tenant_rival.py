@@ -35,7 +35,7 @@ def start(url: str) -> None:
 
 
 def stop() -> None:
-    """Wait for the end of the current round, or for one complete round, and raise if the role lost a ref."""
+    """Wait until the second role has completed at least one round, and raise if it lost a ref."""
     _send("")
     answer = _process[0].stdout.readline() if _process[0].stdout is not None else ""
     if answer != "ok\n":

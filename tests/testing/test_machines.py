@@ -19,7 +19,7 @@ BRIEF = settings(
     suppress_health_check=list(HealthCheck),
 )
 # Skip the shrinking phase, because these tests only need a failure.
-# Allow many examples, because their values vary: Hypothesis also draws constants of the imported modules.
+# Allow many examples, because the drawn values vary with the imported modules, whose constants Hypothesis uses.
 FINDING = settings(BRIEF, phases=[Phase.generate], derandomize=True, database=None, max_examples=300)
 
 TestSession = SessionMachine.TestCase

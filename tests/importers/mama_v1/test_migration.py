@@ -33,7 +33,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).paren
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    """Use small transactions, so that few memories need many of them."""
+    """Use small transactions, so that a migration of a few memories needs many transactions."""
     monkeypatch.setattr("mama_structs.importers.mama_v1.migration.BATCH_SIZE", 4)
     monkeypatch.setattr("mama_structs.importers.mama_v1.migration.BATCH_SIZE", 4)
 
@@ -93,7 +93,7 @@ async def test_migrate_stores_or_reports_every_row_of_the_manifest(tmp_path):
     quiet |= {"column_only_supersedes", "cross_topic_supersedes", "needs_validation", "extra_column_value"}
     quiet |= {"stale_embedding", "id_collides_with_checkpoint", "double_encoded_trust_context", "topic_case"}
     assert {row["id"] for row in manifest["awkward"] if row["kind"] not in quiet} - said == {
-        # This row is not reported, because it is not part of the cycle to which its chain leads.
+        # Not reported: the chain of this row leads to a cycle, but the row itself is not part of the cycle.
         "decision_cycle_xyz_1763440800000_h44r"
     }
     assert manifest["counts"]["edges_by_relationship"]["supersedes"] <= report.links["supersedes"]

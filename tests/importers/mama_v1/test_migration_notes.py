@@ -1,4 +1,4 @@
-"""Notes of migrations in a store: databases that grow, later deletions, and the rollback of single migrations."""
+"""A store's notes about its migrations handle growing databases, later deletions and rollbacks of one migration."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Refused(Exception):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    """Use small transactions, so that few memories need many of them."""
+    """Use small transactions, so that a migration of a few memories needs many transactions."""
     monkeypatch.setattr("mama_structs.importers.mama_v1.migration.BATCH_SIZE", 2)
     monkeypatch.setattr("mama_structs.importers.mama_v1.migration.BATCH_SIZE", 2)
 
@@ -533,7 +533,7 @@ class Changing:
         elif step == "grow":
             self.old.grow()
         elif step == "link":
-            # Two rows can have only one edge per relationship.
+            # Add this edge only once per row: a second edge of the same relationship would be rejected.
             if self.old.count not in self.linked:
                 self.linked.add(self.old.count)
                 self.old.link("cache_0", f"auth_{self.old.count}", "refines")

@@ -121,7 +121,7 @@ def test_plain_converts_sets_and_tuples_to_lists():
     assert [[1, 2, 3, 4], [5], []] == to_jsonable_data(read_pickle(pickle.dumps([(1, 2, 3, 4), {5}, frozenset()])))
 
 
-# Pickle instructions that extend a container after another container already includes it.
+# Pickle instructions that extend a container after it was added to another container.
 GROWN = {
     "list": (b"]q\x00h\x00q\x01", b"h\x01]q\x02a0h\x02q\x010"),
     "dictionary": (b"}q\x00h\x00q\x01", b"h\x01U\x01a}q\x02s0h\x02q\x010"),

@@ -9,13 +9,13 @@ import pytest
 from mama_structs.refs.markup import parser as parser_module
 from mama_structs.refs.markup.parser import MAX_BUFFERED_CHARS, Diagnostic, RefParser
 
-# Maximum ratio of the steps if the text is ten times as long. A quadratic parser would reach a ratio of 100.
+# Maximum growth of the step count for a text that is ten times as long. A quadratic parser would reach 100.
 LIMIT = 20
 
 
 @pytest.fixture
 def work(steps, monkeypatch):
-    """Return a function that counts executed lines of the package, plus characters that a pattern matches."""
+    """Return a function that counts executed lines of the package, plus the characters that its patterns match."""
     matched_to, looked_at = parser_module._match_end, 0
 
     def counted(pattern, text, at):

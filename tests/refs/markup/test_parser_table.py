@@ -58,7 +58,7 @@ DEEP = '<ref id="a">' * MAX_DEPTH
 
 # Each row has a text, its refs, the visible text (None if equal to the text), and the diagnostics.
 ROWS = {
-    # Basic cases, first used to measure the system that this parser replaced.
+    # Basic cases.
     "an attribute behind the id": ('<ref id="a" type="code">x</ref>', [whole("a", "x", type="code")], "x", []),
     "an attribute before the id": ('<ref type="code" id="a">x</ref>', [whole("a", "x", type="code")], "x", []),
     "single quotes": ("<ref id='a'>x</ref>", A, "x", []),

@@ -479,7 +479,7 @@ def test_export_accepts_absolute_path_below_root(root, tmp_path):
 
 @pytest.fixture
 def kept(root):
-    """A session's directory below the root. It contains a file, and links in the root lead to it."""
+    """A session's directory below the root. Symlinks in the root point to it, its subdirectory and its file."""
     kept = root / "session"
     (kept / "journal").mkdir(parents=True)
     (kept / "journal" / "FORMAT").write_bytes(b"own")

@@ -317,7 +317,7 @@ class Wrapped:
             # close() releases the descriptor even if it fails. If `late` is set, any call fails after its work is done.
             if name == "close" or self.late:
                 result = real(*arguments, **options)
-                if name in ("open", "scandir"):  # otherwise the descriptor would leak, because the caller never gets it
+                if name in ("open", "scandir"):  # avoid a leak: the caller never gets the descriptor
                     (os.close if name == "open" else type(result).close)(result)
             raise self.fault()
 
@@ -1182,7 +1182,7 @@ async def test_in_own_thread_raises_any_exception(kind):
         raise kind("own")
 
     async def call():
-        # Python replaces a StopIteration that leaves a coroutine by a RuntimeError.
+        # If a coroutine raises StopIteration, Python raises RuntimeError instead.
         with pytest.raises(RuntimeError if kind is StopIteration else kind):
             await run_in_own_thread(work)
 

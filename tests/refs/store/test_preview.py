@@ -1,4 +1,4 @@
-"""`make_preview`: the head and the tail of a content."""
+"""`make_preview`: previews that consist of the head and the tail of a content."""
 
 import pytest
 from hypothesis import example, given

@@ -1,4 +1,4 @@
-"""`RefCollector` turns parser events into refs: their contents, and the ends of pieces."""
+"""`RefCollector` parses chunks into refs: their contents, and the effect of `end_piece` on open refs."""
 
 import pytest
 from hypothesis import example, given

@@ -129,7 +129,7 @@ def test_within_truncates_without_handles_when_quota_is_exhausted(answer, limit,
 
 
 def schemas_of(value):
-    """Return a schema for a value. Every text in nested mappings has a format."""
+    """Return a JSON Schema for *value*, in which each string of a nested mapping has the format ``day``."""
     if isinstance(value, dict):
         return {"type": "object", "properties": {key: schemas_of(one) for key, one in value.items()}}
     return {"anyOf": [{"$ref": "#/$defs/day"}, {"type": "null"}]} if isinstance(value, str) else {}
