@@ -158,7 +158,7 @@ async def read_all(session, ways):
 
 
 async def read_again(place):
-    """Reopen a store and read it. Return the raised errors by operation, and the keys with findings."""
+    """Reopen a store and read it. Return the raised errors by operation, and the keys that the check reports."""
     errors, keys = {}, set()
     looks = {"conversations": Session.conversations, "namespaces": Session.namespaces}
     for name, look in looks.items():
@@ -208,7 +208,7 @@ async def test_planted_pickle_is_rejected_and_never_unpickled(place, kind, form)
         assert error is (errors | again)[way]
     else:
         assert {} == errors | again
-        # Not every check detects wrong content with a valid checksum.
+        # A "sealed" row has a valid checksum, so the check may not detect its wrong content.
         assert keys & found or kind in REPLACED or form == "sealed"
 
 

@@ -1,4 +1,4 @@
-"""A memory is never trusted more than the authors of its text, on any path of the text."""
+"""A memory is never trusted more than the authors of its text, on any path by which the text reaches the memory."""
 
 import asyncio
 import contextlib

@@ -172,7 +172,7 @@ def test_demo_text_fits_the_terminal(story, width):
     told, whole = render_story(days, story, width=width), render_story(days, story, width=10_000)
 
     assert [] == [line for line in told.splitlines() if len(line) > width and " " in line.strip()]
-    # A terminal narrower than the table shows its rows as lines, without losing text.
+    # If the terminal is narrower than the table, each table row is shown as lines, without losing text.
     marks = str.maketrans("", "", "=-(),:")
     assert sorted(told.translate(marks).split()) == sorted(whole.translate(marks).split()) or width < TABLE
     assert all(f"{run.chars:,}" in told for run in story.runs.values())

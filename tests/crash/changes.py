@@ -107,7 +107,7 @@ class Author:
 
     @contextlib.contextmanager
     def change(self, tag: str, kind: str, **arguments: Any) -> Iterator[dict[str, Any]]:
-        """Log a change before its call, and the result of the call after it."""
+        """Log a change before the block, and the result of its call after the block."""
         answer: dict[str, Any] = {}
         self.book.append("begin", tag, self.space, kind, began_at(), arguments)
         yield answer

@@ -293,7 +293,7 @@ class Comparison:
                 self.verdict.wrong.append(f"{operation.kind} {operation.tag} is there in part")
 
     def _is_applied(self, item: Item, tag: str) -> bool | None:
-        """Return True or False if the item shows whether the operation was applied, or None if it does not."""
+        """Return True if the item proves that the operation was applied, False if it proves the opposite, else None."""
         place = next((at for at, (other, _) in enumerate(item.states) if other == tag), None)
         fits = self.fits.get(item)
         if place is None or fits is None or item.is_settled:

@@ -130,7 +130,7 @@ class Item:
     name: str
     states: list[tuple[str | None, Any]] = attrs.field(factory=lambda: [(None, None)])
     id: str | None = None
-    # The memory id of the item in the store, set by a comparison.
+    # The id under which a comparison found the item.
     found: str | None = None
 
     @property

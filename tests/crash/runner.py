@@ -315,7 +315,7 @@ class _Round:
                 break
 
     def _fail_power(self) -> None:
-        """Wait while the processes write, then kill all of them."""
+        """Wait until the processes have logged a random number of lines, then kill all of them."""
         until = time.monotonic() + HANG_TIMEOUT_SECONDS
         after = self.chance.randrange(10, 120)
         while self._lines < after and self._anyone(_POLL) and time.monotonic() < until:

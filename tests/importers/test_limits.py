@@ -354,7 +354,7 @@ async def test_import_jsonl_raises_invalid_argument_when_a_line_is_hostile(tmp_p
 
 
 def bomb(levels=9, width=9):
-    """Return YAML whose aliases expand to *width* ** *levels* texts."""
+    """Return YAML whose aliases expand to *width* ** *levels* strings."""
     lines = ["a0: &a0 [lol]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * width)}]" for n in range(1, levels)]
     return "\n".join(lines)

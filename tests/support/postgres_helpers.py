@@ -507,7 +507,7 @@ def proxy(database):
 
 @pytest.fixture(scope="session")
 def memory_server(postgres, prepared):
-    """Return a server with one database for all examples, each in its own namespace."""
+    """Return a connection pool of one database for all examples. Each example uses a separate namespace."""
     url = new_database(postgres, template=prepared)
     opened = PostgresPool.open(url)
     yield opened

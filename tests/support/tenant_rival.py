@@ -15,7 +15,7 @@ import threading
 from datetime import UTC, datetime
 
 NAMESPACE = "rivals"
-# The tests store the same texts in their own namespaces.
+# Tests store the same texts in other namespaces, so a faulty deletion there could affect these refs.
 KEPT = {"plan": "shields first", "a": "1", "b": "x"}
 PAUSE_SECONDS = 0.1
 _process: list[subprocess.Popen[str]] = []
@@ -80,7 +80,7 @@ async def one_round(url: str, number: int) -> None:
 
 
 def main() -> None:
-    """Work on the databases in the input one after the other, until the input ends."""
+    """Run rounds on each database URL from stdin until the next line arrives. Return when stdin ends."""
     for line in iter(sys.stdin.readline, ""):
         if line == "\n":
             continue

@@ -7,7 +7,7 @@ from mama_structs import DescriptorSettings
 from mama_structs.refs.conversations.conversation_log import ConversationKey, load
 from mama_structs.storage.sqlite_store import SqliteStorage
 
-# The rows of a conversation, its fork and its texts, as commit 9572899 wrote them.
+# Database rows of a conversation, of its fork and of their texts, as commit 9572899 wrote them.
 ROWS = json.loads((Path(__file__).parents[2] / "data" / "conversation.json").read_text())
 
 
