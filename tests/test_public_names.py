@@ -37,7 +37,7 @@ def python(code):
     ).stdout
 
 
-# All public modules. Adapters need extras.
+# All public modules. The adapters can be imported only if their extras are installed.
 DOORS = sorted(
     {
         "mama_structs",

@@ -241,7 +241,7 @@ def _preload(task: Task, book: AckLog, chance: random.Random) -> None:
 
 
 def _pool(task: Task, book: AckLog, chance: random.Random) -> None:
-    """Use a process pool that never touches the session, and save during and after its work."""
+    """Run a process pool whose workers never touch the session. Save during and after the work of the pool."""
     with _opened_parent(task, book, chance) as parent:
         for turn in range(2):
             under_way = [parent.begin(f"p{turn}", 6)]
@@ -263,7 +263,7 @@ def _collected(alive: int) -> None:
 
 
 def _keeper(task: Task, book: AckLog, chance: random.Random) -> None:
-    """Do rare operations while others write: backups, exports, re-embedding, a migration."""
+    """Run rare operations, such as backups, exports, re-embedding and a migration, while other processes write."""
     at, name = _StoreAndFiles(task.store, Path(task.book).parent), task.name
     # Skip the backup on a server, which is backed up with its own tools.
     chores = [one for one in _CHORES if one is not _back_up or not is_url(task.store)]
@@ -359,7 +359,7 @@ async def _migrate(at: _StoreAndFiles, book: AckLog, tag: str, chance: random.Ra
 
 
 async def _tend(at: _StoreAndFiles, book: AckLog, tag: str, chance: random.Random) -> None:
-    """Write some changes, then rebuild the indexes, prune links, and run the maintenance."""
+    """Write some changes, then rebuild the indexes, prune automatic links, and run `Session.maintain`."""
     async with opened(at.store, chance.choice(NAMESPACES)) as session:
         await write(session, book, f"{tag}-t", chance, 3)
         await session.memories.rebuild()
@@ -395,7 +395,7 @@ def _full(directory: Path, chance: random.Random) -> Iterator[None]:
     """Repeatedly set a file-size limit near the current size of the database, and remove it again."""
     import resource  # noqa: PLC0415 - not available on all systems
 
-    # Otherwise an import while the limit is set would leave truncated bytecode for other processes.
+    # Write no bytecode: while the limit is set, an import would leave a truncated file for other processes.
     sys.dont_write_bytecode = True
     most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     over = threading.Event()
