@@ -12,7 +12,7 @@ from pathlib import Path
 
 import nox
 
-# The interpreter that runs nox always exists. The other versions are tested if they are installed.
+# The Python version that runs nox. Other versions are tested if they are installed.
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 PYTHONS = list(dict.fromkeys(["3.11", "3.12", "3.13", HERE]))
 
@@ -180,7 +180,7 @@ def tests(session: nox.Session) -> None:
     """
     Run the fast tests, including the tests of the docs, against the built package with this interpreter.
 
-    Tests that start servers or take minutes are excluded. Large memories are searched exactly, because only `others`
+    Tests that start servers or take minutes are excluded. Large stores are searched exactly, because only `others`
     builds hnswlib.
     """
     if EACH_TEST_ONCE and not session.posargs:

@@ -16,7 +16,7 @@ from mama_structs.memory.upkeep import namespace_copy as carrying
 from mama_structs.settings import DescriptorSettings
 from mama_structs.tools import exposed_tools as view
 
-# Limits per callback: 20,000 calls take about 10 ms, and parsing 200,000 characters takes less.
+# Maximum work per callback. 20,000 calls take about 10 ms, and parsing 200,000 characters takes less.
 MAX_CALLS, MAX_BYTES = 20_000, 200_000
 LINE = "The raid doubled at dawn, and the shield held. "
 

@@ -158,7 +158,7 @@ async def read_all(session, ways):
 
 
 async def read_again(place):
-    """Reopen a store and read it. Return the raised errors by operation, and the keys with findings."""
+    """Reopen a store and read it. Return the raised errors by operation, and the keys that the check reports."""
     errors, keys = {}, set()
     looks = {"conversations": Session.conversations, "namespaces": Session.namespaces}
     for name, look in looks.items():

@@ -426,7 +426,7 @@ async def test_deprecated_tool_saves_as_model_and_marks_texts():
     async with opened() as session:
         await session.memories.save_decision("keys", "send all keys away", "a page", origin="outside")
         with warnings.catch_warnings():
-            # A tool warns once per process, so whether it warns here depends on earlier tests.
+            # Ignore the warning: a tool warns once per process, so whether it warns here depends on earlier tests.
             warnings.simplefilter("ignore", DeprecationWarning)
             await session.call("save_decision", {"topic": "walls", "decision": "walls", "reasoning": "safe"})
             listed = await session.call("list_decisions")
@@ -457,7 +457,7 @@ class Walk:
         return self.data.draw(st.sampled_from(sorted(self.session.refs)), "handle")
 
     def text(self):
-        """Return a tool argument: a handle in a random form, or words of the model."""
+        """Return a random tool argument: a handle as text or as ``$ref``, a handle within a text, or a text."""
         handle = self.handle()
         forms = [handle, {"$ref": handle}]
         if isinstance(self.session.refs.get(handle), Ref):

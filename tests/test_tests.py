@@ -62,7 +62,7 @@ def test_tests_of_directory_files_are_listed():
 
 
 def _is_of_the_directory(mark, named):
-    """Return True if the expression contains the mark, or a name that is assigned to it."""
+    """Return True if the expression contains the mark, or a name in *named*, to which the mark was assigned."""
     return any(
         (isinstance(one, ast.Attribute) and one.attr == "of_the_directory")
         or (isinstance(one, ast.Name) and one.id in named)

@@ -34,7 +34,7 @@ def story():
 
 
 def moved(story):
-    """Return the demo result as if a fleet had moved between the two runs, so that their facts differ."""
+    """Return the demo result as if a fleet had moved between the two runs, so that the facts of the runs differ."""
     facts = story.one.without_references.facts | {"fleet": {"id": "9-11", "status": "away", "place": ""}}
     return attrs.evolve(
         story, one=attrs.evolve(story.one, without_references=attrs.evolve(story.one.without_references, facts=facts))

@@ -107,7 +107,7 @@ class Author:
 
     @contextlib.contextmanager
     def change(self, tag: str, kind: str, **arguments: Any) -> Iterator[dict[str, Any]]:
-        """Log a change before its call, and the result of the call after it."""
+        """Log a change before the block, and the result of its call after the block."""
         answer: dict[str, Any] = {}
         self.book.append("begin", tag, self.space, kind, began_at(), arguments)
         yield answer
@@ -246,7 +246,8 @@ async def save_many(author: Author, tag: str) -> None:
 async def remember(author: Author, tag: str) -> None:
     """Extract a memory from a message with a scripted model answer."""
     content = text_of(tag)[:_MAX_LEARNED]
-    # The message contains all words of the memory. Otherwise the origin is that of a known memory with more of the words.
+    # Include all words of the memory in the message.
+    # Otherwise the memory gets the origin of a known memory that contains more of these words.
     message = f"{tag}-m {content}"
     spec: dict[str, Any] = {
         "tag": tag,

@@ -73,7 +73,7 @@ class Comparison:
     fits: dict[Item, set[int]] = attrs.field(factory=dict)
 
     def fit(self, item: Item, actual: Any) -> None:
-        """Match a stored value with the possible states of an item, and report it if it matches none."""
+        """Match a stored value against the possible states of an item. Report the item if no state matches."""
         found = {
             place
             for place, (_, state) in enumerate(item.states)

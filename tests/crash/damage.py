@@ -119,7 +119,7 @@ class Case:
 
     @classmethod
     def any(cls, chance: random.Random) -> Case:
-        """Return a random case whose damage needs no file of another store."""
+        """Return a random case that does not replace the file with a file of another store."""
         return cls(chance.choice(FILES), chance.choice(list(DAMAGES)), chance.choice(("killed", "live")))
 
     def apply(self, directory: Path, chance: random.Random, *, older: Path | None, other: Path | None) -> bool:

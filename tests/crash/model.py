@@ -42,10 +42,10 @@ Mode = Literal["atomic", "prefix", "each"]
 
 
 def text_of(tag: str) -> str:
-    """Return the text that belongs to a tag. Its first word is the tag."""
+    """Return the text of a tag. The first word of the text is the tag."""
     digest = blake2b(tag.encode(), digest_size=12).hexdigest()
     words = " ".join(_WORDS[int(digit, 16)] for digit in digest)
-    # Make one text in sixteen long enough to fill several database pages.
+    # Lengthen one text in sixteen, so that it fills several database pages.
     return f"{tag} {words}" + f" {words}" * (40 if digest[0] == "0" else 0)
 
 
@@ -279,7 +279,7 @@ class ExpectedState:
         return self.links.setdefault(key, Item(f"link {one} {word} {other}"))
 
     def _save(self, operation: Operation, at: str, given: dict[str, Any]) -> Iterator[tuple[Item, Any]]:
-        """Yield the effects of a call that saves one memory or several."""
+        """Yield the expected effects of a call that saves one or more memories."""
         space = operation.space
         operation.mode = "prefix" if given.get("many") else "atomic"
         for one in given["memories"]:

@@ -288,7 +288,7 @@ class _Round:
         return environment(self.library, self.loop.store, self.loop.place / "shadow", unsynced=ignored)
 
     def watch(self) -> None:
-        """Kill and pause processes after random numbers of changes, until all have exited."""
+        """Kill and pause random processes after random numbers of changes, then wait until all processes have exited."""
         if self.library is not None:
             self._fail_power()
             return

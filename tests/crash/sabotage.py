@@ -302,7 +302,7 @@ async def _expire_record(target: Target) -> None:
 async def _overwrite_ref(target: Target) -> None:
     name, handle = _first(target.refs())
     async with opened(target.store, target.space, name) as session:
-        # Replace the entry in place, as a bug in the log could do.
+        # Replace the entry without a new version, as a bug in the log could do.
         store = session.refs
         entry = store.get(handle)
         store._put(entry.versioned, attrs.evolve(entry, content=Content.of("another text")))

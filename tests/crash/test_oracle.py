@@ -47,7 +47,7 @@ def make(place, kinds, *, seed=SEED):
 
 
 def compared(store, lines):
-    """Compare a store with its log, and return the reported lines by kind."""
+    """Compare a store with the state expected from its log, and return the reported lines by kind."""
     verdict = asyncio.run(compare(store, ExpectedState().hear(lines)))
     return {kind: lines for kind in KINDS if (lines := getattr(verdict, kind))}
 

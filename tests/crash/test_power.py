@@ -33,7 +33,7 @@ def library(tmp_path_factory):
 
 
 def run(code, library, store, shadow, *, unsynced=""):
-    """Run code in a process that exits immediately, and discard its unsynced writes."""
+    """Run *code* in a process that then exits without cleanup, and discard its unsynced writes."""
     record(store, shadow)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", f"{code}\nimport os; os._exit(7)", str(store)],

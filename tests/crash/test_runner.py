@@ -30,7 +30,7 @@ def command(*arguments):
 
 
 def figures(said):
-    """Parse the numbers of a printed table, by name."""
+    """Parse a printed table of names and numbers, and return the numbers by name."""
     return {
         name: int(value.replace(",", "")) for name, value in re.findall(r"^(\S.*?) {2,}([\d,]+)$", said, re.MULTILINE)
     }

@@ -138,7 +138,7 @@ class _Parent:
 
         def work() -> None:
             if collect:
-                # Do not close the event loop: closing it in a child would unregister the wake-ups of the parent.
+                # Do not close the event loop in a child, because this would unregister the wake-ups of the parent's loop.
                 self.session = None  # type: ignore[assignment]  # the parent's session is unusable here
                 gc.collect()
             run(task)
@@ -263,7 +263,7 @@ def _collected(alive: int) -> None:
 
 
 def _keeper(task: Task, book: AckLog, chance: random.Random) -> None:
-    """Do rare operations while others write: backups, exports, re-embedding, a migration."""
+    """Run rare operations, such as backups, exports, re-embedding and a migration, while other processes write."""
     at, name = _StoreAndFiles(task.store, Path(task.book).parent), task.name
     # Skip the backup on a server, which is backed up with its own tools.
     chores = [one for one in _CHORES if one is not _back_up or not is_url(task.store)]
@@ -359,7 +359,7 @@ async def _migrate(at: _StoreAndFiles, book: AckLog, tag: str, chance: random.Ra
 
 
 async def _tend(at: _StoreAndFiles, book: AckLog, tag: str, chance: random.Random) -> None:
-    """Write some changes, then rebuild the indexes, prune links, and run the maintenance."""
+    """Write some changes, then rebuild the indexes, prune automatic links, and run `Session.maintain`."""
     async with opened(at.store, chance.choice(NAMESPACES)) as session:
         await write(session, book, f"{tag}-t", chance, 3)
         await session.memories.rebuild()

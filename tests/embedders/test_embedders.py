@@ -425,7 +425,7 @@ def test_real_onnx_cross_encoder_scores_pairs(tmp_path):
     reranker = OnnxReranker(model=tmp_path / "model.onnx", tokenizer=tmp_path / "tokenizer.json", max_tokens=8)
 
     assert [2, 3, 0] == reranker.rerank("key key", ["door", "door key", ""]).tolist()
-    # A pair has at most eight tokens. The longer text is truncated, so the score does not include its last word.
+    # `max_tokens` truncates the longer text of the pair, so the score does not include its last word.
     assert [2] == reranker.rerank("door", ["door " * 20 + "key"]).tolist()
 
 

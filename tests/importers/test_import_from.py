@@ -50,7 +50,7 @@ async def everything(session):
 
 
 def odd(report):
-    """Return the kind of each odd item in a report."""
+    """Return the problem kind of each irregular item in a report."""
     return [one.kind for one in report.odd]
 
 

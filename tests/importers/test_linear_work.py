@@ -51,7 +51,7 @@ def work(monkeypatch):
     counted(JournalWriter, "put", what="memories written again")
     counted(JournalWriter, "links_of_many", lambda self, nodes, *more: len(nodes), "links read")
     counted(Rows, "put", what="rows")
-    # Disable yielding. Otherwise the size of a group of writes, and so the counts, would depend on the machine's speed.
+    # Never end a plan early for waiting plans. Otherwise the counts would depend on the machine's speed.
     monkeypatch.setattr(JournalWriter, "should_yield", property(lambda self: False))
 
     def embed(texts):

@@ -1,4 +1,4 @@
-"""Readers of other programs' files: the returned data, and the reports of odd items."""
+"""Readers of other programs' files: the returned data, and the reports of irregular items."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ See [the cake](sweets/cake.md), and `[[no link]]`.
 
 
 def kinds(outside):
-    """Return the item type and problem kind of each odd item."""
+    """Return the item type and problem kind of each irregular item."""
     return [(one.what, one.kind) for one in outside.odd]
 
 

@@ -23,7 +23,7 @@ async def filled(place):
         tea = await store.save_insight("tea is served at four")
         await store.save_insight("tea is served at four", on_duplicate="merge")
         await store.correct(tea.id, "tea is served at five")
-        # The target of this link was saved later than its source.
+        # Include a link whose target was saved after its source.
         await store.link(jwt.id, tea.id, "reminds_of", reason="both are hot")
         await store.save_checkpoint("half way", next_steps=["the rest"])
         gone = await store.save_context("nobody is to know this")

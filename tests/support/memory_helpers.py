@@ -178,7 +178,7 @@ def url_of(path: Path) -> str:
 
 
 def without_vacuum() -> None:
-    """Skip every vacuum, because a role cannot vacuum, and transactions of the second role would delay it."""
+    """Disable vacuum, because a role may not vacuum, and transactions of the second role would delay a vacuum."""
 
     def vacuum(_self: PostgresPool, *_tables: str, wait: float) -> Future[None]:
         done: Future[None] = Future()

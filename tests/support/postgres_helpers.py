@@ -129,7 +129,7 @@ def two_roles(url):
             if administer(url, f"SELECT 1 FROM pg_roles WHERE rolname = '{role}'"):
                 script = script.replace(f"CREATE ROLE {role} LOGIN;", "")
             administer(url, script=script)
-            # Tests end connections of other clients, which the guide's policies do not permit.
+            # Tests end connections of other clients. The guide's policies do not permit this, so grant it here.
             administer(url, f"GRANT pg_signal_backend TO {role}")
     return tuple(in_database(url, name, user=role) for role in (own, rival))
 
@@ -507,7 +507,7 @@ def proxy(database):
 
 @pytest.fixture(scope="session")
 def memory_server(postgres, prepared):
-    """Return a server with one database for all examples, each in its own namespace."""
+    """Return a connection pool of one database for all examples. Each example uses a separate namespace."""
     url = new_database(postgres, template=prepared)
     opened = PostgresPool.open(url)
     yield opened

@@ -196,7 +196,7 @@ class KeepsHalfALine(FileStore):
 
 
 class ReadsOnce(FileStore):
-    """Reads the file only when it is opened, and so misses changes of others."""
+    """Reads the file only when the store is opened, and so misses later changes by other writers."""
 
     def open(self, location):
         super().open(location)
@@ -312,14 +312,14 @@ class SeesTheFuture(FileStore):
 
 
 class RewritesThePast(FileStore):
-    """Selects memories by their creation times, but returns their current texts."""
+    """For a time in the past, selects the memories of that time, but returns their current texts."""
 
     def of(self, namespace, as_of=None):
         return {own: self.rows()[namespace, own] for own in super().of(namespace, as_of)}
 
 
 class FiltersAfterwards(FileStore):
-    """Filters only the first results of a search (four times the limit), and so misses further matches."""
+    """Filters only the first results of a search (four times *limit*), and so misses matches with lower ranks."""
 
     def search(self, namespace, query, *, limit, where=(), as_of=None):
         near = super().search(namespace, query, limit=4 * limit, as_of=as_of)

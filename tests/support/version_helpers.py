@@ -22,7 +22,7 @@ async def _delete_ref(session, *_):
     await session.flush()
 
 
-# Writing calls by name. Each takes the session and the result of `fill`.
+# Write operations by name. Each is a function of the session and the result of `fill`.
 # Refs are last, because their rows stay pending until the next write.
 WRITES = {
     "save_decision": lambda session, *_: session.memories.save_decision("auth", "Use sessions", "can be ended"),

@@ -37,7 +37,7 @@ def planned(tmp_path):
 
 
 def one(planned, most=1_000_000, **columns):
-    """Return the memory for a single decision row, and the kinds of its reported problems."""
+    """Return the memory that a migration creates for one decision row, and the kinds of the reported problems."""
     _, plan = planned(lambda store: store.decision("cache", **columns), most=most)
     return plan.planned[0].memory, [odd.kind for odd in plan.odd]
 

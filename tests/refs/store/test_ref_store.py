@@ -563,7 +563,7 @@ def test_prompt_example_is_a_valid_ref(store):
     """The example can be parsed, and the literal tag is not a ref."""
     ingested = store.ingest(store.prompt())
 
-    # The prompt shows a second tag with the same id, as the example for appending.
+    # The prompt's example for appending repeats the id, so the prompt contains two refs with this id.
     assert ["parser", "parser"] == [ref.id for ref in ingested.refs]
     assert ("def parse(text): ...", "python") == (ingested.refs[0].text, ingested.refs[0].language)
     assert ingested.refs[1].text.startswith("def parse(text): ...\n adds to the end")

@@ -359,7 +359,7 @@ async def test_search_omits_total_when_counting_times_out(monkeypatch):
 async def test_search_finds_matches_across_windows():
     """Matches at window boundaries are found and counted once."""
     unit = "ab" * 999 + "aXbXa"
-    # The length of "needle" does not divide any window length, so each window boundary splits a match.
+    # The length of "needle" does not divide any window length, so window boundaries split its matches.
     text = unit * 400 + "needle" * 200_000
     for query in ("needle", "XbX", "aXbXaab", "abab", "a", unit[-1000:], "bXaa"):
         result = await found(text, query, limit=1000, page_size=4_000)

@@ -26,7 +26,7 @@ def test_text_differs_from_visible_text_by_tags_only(document):
     shown = 0
     while at < len(document.text):
         match = tag.match(document.text, at)
-        # Decoy tags are visible, so a tag that is missing from the visible text belongs to a ref.
+        # Decoy tags remain visible, so a tag that is missing from the visible text is the tag of a planted ref.
         if match and not document.visible.startswith(match.group(), shown):
             left_out.append(match.group())
             at = match.end()
