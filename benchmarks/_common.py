@@ -100,7 +100,7 @@ def report(
 
 
 def comparison_rows(label: str, figures: Mapping[str, Mapping[str, float]], unit: float = MILLI) -> list[list[str]]:
-    """Return a table row for each rival in the result of `compared`: minimum, median, and both ratios."""
+    """Return a row for each rival: its minimum and median time, and the ratios to the baseline."""
     return [
         [
             label,

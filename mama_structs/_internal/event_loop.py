@@ -110,9 +110,9 @@ _plan_state = threading.local()
 
 def call_in_plan(function: Callable[[G], T], argument: G) -> T:
     """
-    Call a host function while a write plan runs.
+    Call a function of the application from inside a write transaction.
 
-    If the function calls the same store, that call would deadlock. A flag lets the store reject it.
+    A flag marks the thread during the call, so that the store rejects nested calls, which would deadlock.
     """
     _plan_state.now = True
     try:

@@ -64,7 +64,7 @@ _UNKNOWN_ID_NOTE: Final = "no id was looked up: the host gave this session no so
 
 class Resolver:
     """
-    Finds ids in payloads and adds the entities that they identify.
+    Finds ids in payloads, and returns the payloads with the entities that the ids identify.
 
     Belongs to the event loop that first uses it.
 

@@ -127,7 +127,11 @@ class ExpandPaths:
         self._second_steps_by_id: dict[str, set[str]] = {}
 
     def match_first_step(self, entity_id: str, rule: FieldRule) -> bool:
-        """Return True if the first step of a path selects this id, and store the second steps of these paths."""
+        """
+        Return True if a path selects this id with its first step.
+
+        Store the second steps of all such paths by id, for `match_second_step`.
+        """
         if rule not in self._second_steps_by_rule:
             matching = [
                 self._second_steps_by_first[name] for name in _path_names(rule) if name in self._second_steps_by_first

@@ -130,8 +130,6 @@ class Item:
     name: str
     states: list[tuple[str | None, Any]] = attrs.field(factory=lambda: [(None, None)])
     id: str | None = None
-    # The id under which a comparison found the item.
-    found: str | None = None
 
     @property
     def now(self) -> Any:

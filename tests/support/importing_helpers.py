@@ -88,7 +88,7 @@ def graph(file: Path, *items: Any) -> Path:
 
 
 def entity(name: Any, kind: Any = "person", *observations: Any) -> dict[str, Any]:
-    """Return an entity of MCP's memory server."""
+    """Build an entity in the format of MCP's memory server."""
     return {"type": "entity", "name": name, "entityType": kind, "observations": list(observations)}
 
 

@@ -367,7 +367,7 @@ def wait_until(holds, seconds=20):
 
 class Proxy:
     """
-    A proxy that cuts or blocks the connection between a host and its server at the *at*-th message of the host.
+    A proxy that cuts or blocks the connection to a server when the host sends its *at*-th message.
 
     If *is_heard* is true, the server receives the message and only its answer is lost. If *holds* is true, all traffic
     stops at the message. If *stays* is true, later messages are cut, too. If *instead* is set, it is called instead.

@@ -574,5 +574,5 @@ class RefParser:
         return _NEEDS_MORE_TEXT
 
     def _compute_position(self, at: int) -> int:
-        """Return the position in the complete text, from 1, of an index in the text of the current scan."""
+        """Convert an index in the currently scanned text to a 1-based position in the complete text."""
         return self._position - len(self._text) + at + 1

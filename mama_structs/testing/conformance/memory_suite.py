@@ -111,11 +111,11 @@ class StoreDriver(Protocol):
         """
 
     def replace(self, namespace: str, id: str, text: str, /) -> Awaitable[None] | None:  # noqa: A002 - as above
-        """Replace the text of the memory with this id. Required unless the store lacks ``"replacing"``."""
+        """Replace the text of the memory with this id. Required unless `lacks` contains ``"replacing"``."""
 
     def delete(self, namespace: str, id: str, /) -> Awaitable[None] | None:  # noqa: A002 - as above
         """
-        Delete the memory with this id. Required unless the store lacks ``"deleting"``.
+        Delete the memory with this id. Required unless `lacks` contains ``"deleting"``.
 
         If the store has a separate call for permanent erasure, the driver may add a method ``forget`` with the same
         arguments.

@@ -31,7 +31,7 @@ MAX_GATHER_RATIO: Final = 0.4
 MAX_GATHER_RATIO_ON_DISK: Final = 0.1
 # Number of rows to read from a file per step, so that they stay in the CPU cache until they are scored.
 READ_ROWS: Final = 256
-# Number of rows from files to cache, because one search reads most of its rows three times.
+# Size of the row cache of a file. One search reads most of its rows three times.
 MAX_CACHED_ROWS: Final = 2_048
 NOT_CACHED: Final = -1
 
