@@ -242,6 +242,10 @@ def others(session: nox.Session) -> None:
         here = ".coverage.first"
         counting = ["--cov", "--cov-report=", *ON_ALL_CORES, *([] if EACH_TEST_ONCE or is_last else NOT_ONCE)]
         session.run("pytest", *counting, *left_out, env=QUICKLY | {"COVERAGE_FILE": here})
+        if EACH_TEST_ONCE and is_last:
+            # The only other interpreter also runs the slow tests of the directories that the session `tests` runs.
+            slow = [path for path in ONCE if path.startswith(tuple(f"{name}/" for name in HERE_IF_SPLIT))]
+            session.run("pytest", "--cov-append", *counting, *slow, env=QUICKLY | {"COVERAGE_FILE": here})
         session.run("coverage", "combine", here, *([str(COVERAGE_HERE)] if EACH_TEST_ONCE else []))
         session.run("coverage", "report", "--fail-under=95")
     else:

@@ -1,8 +1,8 @@
 """
 Provenance of texts: the author, and the least trusted author of its sources.
 
-Refs, descriptors and memories have a provenance. `inserted_texts` passes the provenance of the handles in a tool call's
-arguments to everything that the tool stores, because the tool itself only sees text.
+Refs, descriptors and memories have a provenance. `limit_stored_provenance` passes the provenance of the handles in a
+tool call's arguments to everything that the tool stores, because the tool itself only sees text.
 """
 
 from __future__ import annotations

@@ -18,7 +18,12 @@ import lazy_loader
 def make_lazy_exports(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package. Its stub ``__init__.pyi`` lists the names."""
     # lazy_loader.attach_stub opens a file, which fails in a zip archive. pkgutil calls the loader of the package.
-    stub = ast.parse(pkgutil.get_data(package, "__init__.pyi") or b"")
+    try:
+        stub = ast.parse(pkgutil.get_data(package, "__init__.pyi") or b"")
+    except OSError as error:
+        raise ImportError(
+            f"{package} was installed without its file __init__.pyi, which lists the public names"
+        ) from error
     imported: dict[str, list[str]] = {}
     for node in stub.body:
         if isinstance(node, ast.ImportFrom) and node.module:

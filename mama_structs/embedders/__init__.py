@@ -82,7 +82,7 @@ class ServiceEmbedder(CalibratingEmbedder):
             the first use.
 
     Raises:
-        InvalidArgument: An argument is invalid, or *dimensions* is missing for a model that is not in *known*.
+        InvalidArgument: An argument is invalid, or *dimensions* is missing for a model without default dimensions.
 
     """
 

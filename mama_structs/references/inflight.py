@@ -95,7 +95,7 @@ class InflightQueries:
     """
     All in-flight queries of one resolver.
 
-    *on_landed* receives each answer that may be cached.
+    *on_answer* receives each answer that may be cached.
     """
 
     def __init__(

@@ -36,10 +36,10 @@ class SessionVectorStore(VectorStore):
     """
     LangChain vector store on a session. Searches of the session also find its documents.
 
-    Vectors are computed by the session's embedder: `langchain_stores.embedder` creates one from LangChain's
-    ``Embeddings``. Scores are cosines; relevance scores, 0 to 1, are comparable across embedders. No score excludes a
-    document. Adding a document under an existing id replaces the old one. A document without text is never found.
-    ``delete`` without ids deletes the whole collection. Unknown search options raise an error.
+    Vectors are computed by the session's embedder. `mama_structs.adapters.langchain.embedder` creates an embedder from
+    LangChain's ``Embeddings``. Scores are cosines; relevance scores, 0 to 1, are comparable across embedders. No score
+    excludes a document. Adding a document under an existing id replaces the old one. A document without text is never
+    found. ``delete`` without ids deletes the whole collection. Unknown search options raise an error.
     Methods with the prefix *a* are awaited in any event loop; the others block, in any thread except the session's own.
 
     Searches accept a *filter*: a function of the document, or a mapping of metadata conditions that must all match.
@@ -120,7 +120,8 @@ class SessionVectorStore(VectorStore):
         if embedding is not None and embedding is not store.embeddings:
             raise InvalidArgument(
                 "embedding must be None or the Embeddings of the session's embedder",
-                hint="open the session with embedder=langchain_stores.embedder(embedding, name=..., dimensions=...)",
+                hint="open the session with embedder=embedder(embedding, name=..., dimensions=...), where embedder is"
+                " mama_structs.adapters.langchain.embedder",
             )
         return store
 

@@ -314,7 +314,7 @@ def read_recall_rows(rows: Snapshot, key: ConversationKey) -> dict[str, bytes | 
 
 
 def parse_changes(generations: Sequence[AncestorRows]) -> list[_Change]:
-    """Parse the rows returned by `lineage` into one list of changes, ordered by number."""
+    """Parse the rows of a conversation and its ancestors into one list of changes, ordered by number."""
     changes: dict[int, _Change] = {}
     for rows, until in generations:
         read = itertools.starmap(parse_change, rows)

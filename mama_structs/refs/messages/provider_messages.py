@@ -3,7 +3,7 @@ Extraction of model and user text from the messages of any provider.
 
 Formats are recognized by their structure, so no provider's package is imported. Only a `str` counts as text: mock
 objects that have every attribute must not be mistaken for messages. Unknown items in a model's output raise, except in
-`readable_text` and in streams, which skip and report them. Unknown items in a user's message are skipped.
+`extract_readable_text` and in streams, which skip and report them. Unknown items in a user's message are skipped.
 """
 
 from __future__ import annotations

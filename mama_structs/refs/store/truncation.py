@@ -1,8 +1,8 @@
 """
 Structural truncation of long answers: JSON stays valid, and omitted parts get handles.
 
-A `Plan` contains the truncated answer and the texts of its handles. Nothing is stored here. Room is measured in
-characters of compact JSON; `fitting` searches for the room whose answer fits in a budget of any unit.
+A `TruncationPlan` contains the truncated answer and the texts of its handles. Nothing is stored here. Room is measured
+in characters of compact JSON; `choose_plan` searches for the room whose answer fits in a budget of any unit.
 """
 
 from __future__ import annotations
