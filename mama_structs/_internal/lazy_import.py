@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import os
-import pkgutil
 import sys
 import threading
 from collections.abc import Callable
@@ -17,9 +16,11 @@ import lazy_loader
 
 def make_lazy_exports(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package. Its stub ``__init__.pyi`` lists the names."""
-    # lazy_loader.attach_stub opens a file, which fails in a zip archive. pkgutil calls the loader of the package.
+    # lazy_loader.attach_stub opens a file, which fails in a zip archive. The loader of the package reads from both.
+    module = sys.modules[package]
+    loader: Any = module.__spec__ and module.__spec__.loader
     try:
-        stub = ast.parse(pkgutil.get_data(package, "__init__.pyi") or b"")
+        stub = ast.parse(loader.get_data(f"{module.__path__[0]}{os.sep}__init__.pyi"))
     except OSError as error:
         raise ImportError(
             f"{package} was installed without its file __init__.pyi, which lists the public names"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -59,3 +60,17 @@ def test_package_in_zip_archive_is_imported(tmp_path):
     )  # fmt: skip
 
     assert (f"Memory {tmp_path / 'app.zip' / 'mama_structs' / '__init__.py'}\n", "") == (done.stdout, done.stderr)
+
+
+def test_package_without_stub_raises_import_error(tmp_path):
+    """Some tools that shrink an installation delete stubs."""
+    source = Path(mama_structs.__file__).parent
+    shutil.copytree(source, tmp_path / "mama_structs", ignore=shutil.ignore_patterns("*.pyi", "__pycache__"))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", "import mama_structs"],
+        check=False, capture_output=True, text=True, timeout=600, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+
+    assert 1 == done.returncode
+    assert "ImportError: mama_structs was installed without its file __init__.pyi" in done.stderr
