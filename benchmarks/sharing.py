@@ -459,7 +459,7 @@ def loading(directory: Path, texts: Texts, sizes: Sizes) -> dict[str, Any]:
 
 
 async def held(directory: Path, texts: Texts, sizes: Sizes) -> dict[str, Any]:
-    """Search, save and open while another process holds the write lock."""
+    """Measure searches, saves and openings while another process holds the write lock."""
     lines = texts.read()
     with helpers(
         Helper("searcher", directory, texts.folder),

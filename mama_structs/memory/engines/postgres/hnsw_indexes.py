@@ -172,7 +172,7 @@ class NamespaceIndex:
         return self.maintain(head) if is_due and self._is_attempt_allowed(head) else None
 
     def maintain(self, head: PostgresNamespaceHead) -> Future[bool] | None:
-        """Start a task that builds or drops the index if necessary, regardless of when the last one ran."""
+        """Start a task that builds or drops the index if necessary, without a delay after a failed task."""
         with self._guard:
             # Ignore the error of a closed server, because the write that triggered the maintenance has succeeded.
             with contextlib.suppress(MamaStructsError):
