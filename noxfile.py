@@ -172,7 +172,7 @@ OF_SESSIONS = [
 # The session `tests` runs HERE_IF_SPLIT, the first run of `others` all other tests. Both measure coverage.
 EACH_TEST_ONCE = bool(os.environ.get("EACH_TEST_ONCE")) and bool(PRESENT)
 HERE_IF_SPLIT = [f"tests/{name}" for name in ("adapters", "docs", "internal", "references", "refs", "structs", "tools")]
-COVERAGE_HERE = Path(".coverage.here")
+COVERAGE_HERE = ".coverage.here"
 
 
 @nox.session(python=HERE, allow_parallel=True)
@@ -185,9 +185,9 @@ def tests(session: nox.Session) -> None:
     """
     if EACH_TEST_ONCE and not session.posargs:
         _install(session, *HERE_IF_SPLIT)
-        COVERAGE_HERE.unlink(missing_ok=True)
         counting = ["--cov", "--cov-report=", *ON_ALL_CORES]
-        env = QUICKLY | {"COVERAGE_FILE": str(COVERAGE_HERE)}
+        env = QUICKLY | {"COVERAGE_FILE": COVERAGE_HERE}
+        session.run("coverage", "erase", env=env)
         session.run("pytest", *counting, *HERE_IF_SPLIT, "tests/test_public_names.py", *ONLY_ONCE, env=env)
         return
     elsewhere = [*ONLY_ONCE, *_without(*COUNTED)] if PRESENT or not os.environ.get("CI") else []
@@ -246,7 +246,7 @@ def others(session: nox.Session) -> None:
             # The only other interpreter also runs the slow tests of the directories that the session `tests` runs.
             slow = [path for path in ONCE if path.startswith(tuple(f"{name}/" for name in HERE_IF_SPLIT))]
             session.run("pytest", "--cov-append", *counting, *slow, env=QUICKLY | {"COVERAGE_FILE": here})
-        session.run("coverage", "combine", here, *([str(COVERAGE_HERE)] if EACH_TEST_ONCE else []))
+        session.run("coverage", "combine", here, *([COVERAGE_HERE] if EACH_TEST_ONCE else []))
         session.run("coverage", "report", "--fail-under=95")
     else:
         session.run("pytest", *ON_ALL_CORES, *([] if is_last else NOT_ONCE), *OF_SESSIONS, *once, env=QUICKLY)
