@@ -103,11 +103,7 @@ def test_relevance_detects_queries_without_answer(figures):
 
 
 def test_injected_hits_have_sufficient_precision_and_recall(retrieval, remembering):
-    """
-    On exact sets, the relevance cut reaches three quarters of both.
-
-    Earlier versions reached a sixth.
-    """
+    """On the exact sets, both are at least three quarters for the hits that a prompt shows."""
     precision = importlib.import_module("precision")
     sets = {"exact sets": retrieval.read(SAMPLE)["exact sets"]}
     lists = asyncio.run(precision.all_asked(sets, remembering))["exact sets"]

@@ -210,7 +210,7 @@ class NamespaceIndex:
         return [Finding("warning", "vectors", one) for one in messages]
 
     def measure_recall(self, reader: PostgresReader, index: HnswIndex) -> None:
-        """Measure the recall of the index: the ratio of stored vectors that a search for them finds."""
+        """Measure the recall of the index: the ratio of stored vectors that are returned by a search for themselves."""
         sample = reader.sample()
         some = sample[:: max(1, len(sample) // MAX_PROBED_VECTORS)][:MAX_PROBED_VECTORS]
         if len(some) and are_unit_vectors(some):
@@ -269,7 +269,7 @@ async def _run_task(connection: Any, task: _IndexTask) -> bool:
         if not await connection.fetchval(HAS_PRIVILEGE_SQL):
             return False
         # An index build holds this lock even after its host has died. While we hold it, no build runs.
-        # So an invalid index belongs to an interrupted build and can be dropped.
+        # An invalid index therefore belongs to an interrupted build and can be dropped.
         # Autovacuum also takes this lock, but yields to waiters.
         await connection.execute(f"LOCK TABLE {SCHEMA}.pieces IN SHARE UPDATE EXCLUSIVE MODE")
         found = await connection.fetch(OWN_INDEXES_SQL, index_prefix(task.key[0]))

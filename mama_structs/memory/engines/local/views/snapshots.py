@@ -123,7 +123,7 @@ class FileRows:
         return np.ndarray((len(rows), *self.shape[1:]), self.dtype, whole)
 
     def slice(self, first: int, stop: int) -> NDArray[Any]:
-        """Return the rows from *first* to *stop*."""
+        """Return the rows from *first* up to, but not including, *stop*."""
         taken = np.empty((stop - first, *self.shape[1:]), self.dtype)
         left, place = _as_bytes(taken), self._start + first * self._width
         while left:
