@@ -241,7 +241,7 @@ class Answers:
 @asynccontextmanager
 async def saved(sample: Sample, embedder: Embedder, reranker: Reranker | None = None) -> AsyncIterator[Saved]:
     """Save a sample in order of time, as agents and users would. Delete the store afterwards."""
-    patient = Settings(memory=MemorySettings(rerank_seconds=3_600.0))
+    patient = Settings(memory=MemorySettings(rerank_timeout=3_600.0))
     async with Session.open(embedder=embedder, reranker=reranker, settings=patient) as session:
         memories = session.memories
         ids: dict[str, str] = {}
@@ -250,7 +250,7 @@ async def saved(sample: Sample, embedder: Embedder, reranker: Reranker | None = 
             name = record["id"]
             if is_outcome:
                 await memories.set_outcome(ids[name], record["outcome"], reason=record["outcome_reason"], at=at)
-                told = await memories.links_of(ids[name])
+                told = await memories.links(ids[name])
                 labels |= {
                     link.from_id: name for link in told if link.metadata.original_relationship == OUTCOME_OF_WORD
                 }
@@ -280,7 +280,7 @@ async def _save(memories: MemoryStore, record: Record, ids: Mapping[str, str], a
             before = ids[record["supersedes"]] if record["supersedes"] else None
             why = record["reasoning"] or ""
             memory = await memories.save_decision(
-                record["topic"], content, why, supersedes=before, implements=implements, created_at=at
+                content, topic=record["topic"], reasoning=why, supersedes=before, implements=implements, created_at=at
             )
         case "checkpoint":
             memory = await memories.save_checkpoint(content, implements=implements, created_at=at)

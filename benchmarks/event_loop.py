@@ -12,7 +12,16 @@ from typing import Any
 
 from _common import MILLI, arguments, report
 
-from mama_structs import DescriptorSettings, HashEmbedder, MamaStructsError, Session, Settings, with_descriptors
+from mama_structs import (
+    DescriptorSettings,
+    Filter,
+    HashEmbedder,
+    MamaStructsError,
+    Session,
+    Settings,
+    admin,
+    with_descriptors,
+)
 from mama_structs.memory.types.record import NewRecord
 from mama_structs.testing import FakeNode
 
@@ -144,7 +153,7 @@ async def memory_cases(session: Session, folder: Path, size: int) -> dict[str, C
     memories, query = session.memories, words(10_000)
     long, message = words(1_000_000 // size), words(1_000_000 // size)
     many = [memory(number) for number in range(5_000 // size)]
-    first = await memories.save_decision("defence", "shield first", "raids doubled")
+    first = await memories.save_decision("shield first", topic="defence", reasoning="raids doubled")
     file = folder / "memories.jsonl"
 
     async def consume(several: Any) -> None:
@@ -157,7 +166,7 @@ async def memory_cases(session: Session, folder: Path, size: int) -> dict[str, C
     said = [{"role": "user", "content": words(2_000)} for _ in range(500 // size)]
     return {
         "save, content": lambda: memories.save_context(long[:100_000]),
-        "save_decision": lambda: memories.save_decision("defence", long[:50_000], long[:50_000]),
+        "save_decision": lambda: memories.save_decision(long[:50_000], topic="defence", reasoning=long[:50_000]),
         "save_checkpoint": lambda: memories.save_checkpoint(long[:100_000], open_files=[f"f{n}" for n in range(1_000)]),
         "save_many": lambda: memories.save_many(many),
         "save_many, long": lambda: memories.save_many([memory(number, 20_000) for number in range(100 // size)]),
@@ -167,23 +176,23 @@ async def memory_cases(session: Session, folder: Path, size: int) -> dict[str, C
         "recall": lambda: session.recall(message),
         "recall, many messages": lambda: session.recall([{"role": "user", "content": message}] * 100),
         "remember": lambda: session.remember(said, extract=extract),
-        "correct": lambda: memories.correct(first.id, long[:50_000]),
-        "recent": lambda: memories.recent(limit=5_000),
-        "all": lambda: consume(memories.all()),
-        "links": lambda: consume(memories.links()),
-        "load_context": lambda: memories.load_context(first.id),
+        "correct": lambda: memories.update(first.id, long[:50_000]),
+        "recent": lambda: memories.list(limit=5_000),
+        "all": lambda: consume(memories.iter_all()),
+        "links": lambda: consume(memories._iter_links()),
+        "load_context": lambda: memories.details(first.id),
         "stats": memories.stats,
-        "about": lambda: memories.about("1-11"),
+        "about": lambda: memories.list(predicate=Filter(mentions="1-11")),
         "traverse": lambda: memories.traverse(first.id),
         "call, save/insight": lambda: session.call("save/insight", {"content": long[:100_000]}),
         "call, search": lambda: session.call("search/by_context", {"query": query}),
-        "export_jsonl": lambda: memories.export_jsonl(file),
-        "import_jsonl": lambda: memories.import_jsonl(file),
+        "export_jsonl": lambda: admin.export_jsonl(memories, file),
+        "import_jsonl": lambda: admin.import_jsonl(memories, file),
         "check": session.check,
         "rebuild": memories.rebuild,
         "prune": memories.prune,
         "maintain": session.maintain,
-        "backup": lambda: session.backup(folder / "backup"),
+        "backup": lambda: admin.backup(session, folder / "backup"),
     }
 
 
@@ -214,7 +223,7 @@ async def record_cases(session: Session, size: int) -> dict[str, Case]:
         "records.embed": lambda: records.embed([words(1_000)] * (1_000 // size)),
         "records.labels": records.labels,
         "records.delete_all": lambda: records.delete_all(("moved",)),
-        "records.sweep": records.sweep,
+        "records.sweep": records.delete_expired,
     }
 
 
@@ -248,7 +257,7 @@ async def lifecycle(folder: Path) -> dict[str, Case]:
 
     return {
         "open": open_again,
-        "warm_up": lambda: Session.warm_up(opened[-1]),
+        "warm_up": lambda: Session.preload(opened[-1]),
         "close": lambda: opened.pop().close(),
         "conversations": lambda: Session.conversations(folder / "store"),
         "copy": lambda: Session.copy(folder / "store", folder / "copied"),
@@ -275,11 +284,11 @@ async def main() -> None:
                 structs=node.url,
                 conversation="main",
                 embedder=HashEmbedder(),
-                files=folder / "files",
+                files_root=folder / "files",
                 settings=Settings(descriptors=DescriptorSettings(max_bytes=2**30, max_handles=10**6)),
             ) as session,
         ):
-            await session.memories.warm_up()
+            await session.memories._warm_up()
             for cases in (refs_cases, reference_cases, record_cases):
                 await run(await cases(session, size))
             await run(await memory_cases(session, folder, size))

@@ -10,7 +10,7 @@ from typing import Any
 
 from _common import MICRO, arguments, report, take_turns
 
-from mama_structs.tools.exposure import Exposure
+from mama_structs.tools.exposure import ToolSelector
 
 MESSAGES = Path(__file__).parents[1] / "tests" / "data" / "exposure" / "messages.jsonl"
 KINDS = ("resuming", "deciding", "searching", "tracking", None)
@@ -38,11 +38,11 @@ def by_substrings(row: dict[str, Any]) -> Said:
     return kind, allowed is not None, allowed is not None and not {*row["needed"]} <= allowed
 
 
-def by_cues(exposure: Exposure) -> Callable[[dict[str, Any]], Said]:
+def by_cues(exposure: ToolSelector) -> Callable[[dict[str, Any]], Said]:
     def decide(row: dict[str, Any]) -> Said:
         context = exposure.detect(row["text"])
-        narrow = context.allowed != "all"
-        return context.kind, narrow, narrow and not {*row["needed"]} <= {*context.allowed}
+        narrow = context.tool_names != "all"
+        return context.kind, narrow, narrow and not {*row["needed"]} <= {*context.tool_names}
 
     return decide
 
@@ -63,7 +63,7 @@ def main() -> None:
     rows = [json.loads(line) for line in MESSAGES.read_text(encoding="utf-8").splitlines()]
     if options.quick:
         rows = rows[::10]
-    rivals = {"substrings of v1.0": by_substrings, "Exposure": by_cues(Exposure())}
+    rivals = {"substrings of v1.0": by_substrings, "Exposure": by_cues(ToolSelector())}
     simple = [row for row in rows if row["list"] not in "fh"]
     groups = {
         **{f"list {name}": [row for row in rows if row["list"] == name] for name in sorted({r["list"] for r in rows})},

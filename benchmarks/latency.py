@@ -79,7 +79,7 @@ async def hit_rate(url: str, players: int) -> dict[str, float]:
     return {
         "ids": asked,
         "upstream_queries": first.upstream_queries,
-        "shared_in_flight": first.shared_in_flight,
+        "shared_in_flight": first.coalesced,
         "saved": 1 - first.upstream_queries / asked,
         "repeat_hit_rate": (both.cache_hits - first.cache_hits) / asked,
     }

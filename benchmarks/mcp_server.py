@@ -86,7 +86,7 @@ async def main() -> None:
         took = []
         for number in range(decisions):
             began = time.perf_counter()
-            session.exposed.for_message(MESSAGES[number % 2])
+            session.exposed_tools.for_message(MESSAGES[number % 2])
             took.append((time.perf_counter() - began) * MICRO)
         figures["decision"] = {"median": statistics.median(took), "worst": max(took)}
     rows = [

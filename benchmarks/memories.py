@@ -312,7 +312,7 @@ async def lag(session: Session, lines: Corpus, seconds: float) -> dict[str, floa
     """Use the store from twelve tasks, and measure how late a task wakes up that only sleeps."""
     memories, late, stop = session.memories, [], time.perf_counter() + seconds
     numbers = itertools.count()
-    recent = [memory.id for memory in await memories.recent(limit=20)]
+    recent = [memory.id for memory in await memories.list(limit=20)]
 
     async def repeat(work: Callable[[int], Any]) -> None:
         while time.perf_counter() < stop:

@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 from _common import arguments, report
 
-from mama_structs.importers.mama_v1 import migrate, read_old, rollback
+from mama_structs.importers.mama_v1 import migrate_v1, read_v1, rollback_v1
 from mama_structs.importers.mama_v1.migration_plan import build_plan
 from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.factory import default_embedder
@@ -37,7 +37,7 @@ async def measured(decisions: int) -> dict[str, Any]:
         path = Path(folder) / "old.db"
         with OldStore.made(path, wal=True) as old:
             old.history(decisions)
-        read = read_old(path)
+        read = read_v1(path)
         plan = build_plan(read, namespace="default", max_content=1_000_000)
         texts = [embedded_text(one.memory) for one in plan.planned]
         embedder = default_embedder()
@@ -49,17 +49,17 @@ async def measured(decisions: int) -> dict[str, Any]:
         phases: list[tuple[float, int]] = []
         async with Session.open(Path(folder) / "new", embedder=default_embedder()) as session:
             started, worked = time.perf_counter(), time.process_time()
-            done = await migrate(
+            done = await migrate_v1(
                 session.memories, path, progress=lambda at, _: phases.append((time.perf_counter() - started, at))
             )
             seconds, worked = time.perf_counter() - started, time.process_time() - worked
             memories = len(plan.planned)
             written = next(at for at, steps in phases if steps >= memories)
             started = time.perf_counter()
-            await migrate(session.memories, path)
+            await migrate_v1(session.memories, path)
             again = time.perf_counter() - started
             started = time.perf_counter()
-            await rollback(session.memories)
+            await rollback_v1(session.memories)
             undone = time.perf_counter() - started
         return {
             "embedder": embedder.name,

@@ -92,10 +92,10 @@ def collect_relations(kept: Mapping[str, Memory], merged: Mapping[str, Memory]) 
     pairs: Pairs = defaultdict(set)
     first: dict[str, str] = {}
     for name, memory in kept.items():
-        for one in memory.noticed.copy_of:
+        for one in memory.warnings.duplicate_of:
             pairs["copy" if one.probability == 1 else "near"].add((name, known[one.id]))
         for kind, field in FIELDS.items():
-            pairs[kind] |= {(name, known[one.id]) for one in getattr(memory.noticed, field)}
+            pairs[kind] |= {(name, known[one.id]) for one in getattr(memory.warnings, field)}
     for name, memory in merged.items():
         if memory.id in first:
             pairs["merged"].add((name, first[memory.id]))

@@ -41,7 +41,7 @@ def indexing(text: str, rounds: int) -> dict[str, dict[str, float]]:
                 "str.splitlines": lambda: text.splitlines(keepends=True),
                 "StringIO.readlines": lambda: string_io(text),
                 "naive slices": lambda: [text[start : start + PAGE_CHARS] for start in range(0, len(text), PAGE_CHARS)],
-                "Content and index": lambda: Content.of(text).pages(PAGE_CHARS),
+                "Content and index": lambda: Content.from_text(text).pages(PAGE_CHARS),
             },
             rounds,
         ),
@@ -55,7 +55,7 @@ def reading(text: str, rounds: int) -> dict[str, dict[str, float]]:
 
     The rivals have no index, so they start from the plain text.
     """
-    content = Content.of(text)
+    content = Content.from_text(text)
     pages = len(content.pages(PAGE_CHARS))
     last = (len(text) - 1) // PAGE_CHARS * PAGE_CHARS
 
@@ -82,7 +82,7 @@ def reading(text: str, rounds: int) -> dict[str, dict[str, float]]:
 
 def searching(text: str, rounds: int) -> dict[str, dict[str, float]]:
     """Search for a string that occurs once at the end, and count the occurrences of a frequent string."""
-    content = Content.of(f"{text}needle 42")
+    content = Content.from_text(f"{text}needle 42")
     content.pages(PAGE_CHARS)
     common = text[0]
 

@@ -22,7 +22,7 @@ from _postgres import run_server
 from vectors import corpus
 
 from mama_structs.memory.engines.postgres.engine import PostgresEngine, PostgresEngines
-from mama_structs.memory.types.engine import EmbedderRecord, Filter, NewMemory, Reader
+from mama_structs.memory.types.engine import EmbedderRecord, EngineFilter, NewMemory, Reader
 from mama_structs.memory.types.model import METADATA_TYPES, Memory, MemoryType
 from mama_structs.settings import MemorySettings, ServerSettings
 from mama_structs.storage.postgres.pool import PostgresPool
@@ -57,23 +57,23 @@ def memories(count: int, namespace: str, vectors: Any) -> Iterator[NewMemory]:
         yield NewMemory(memory=memory, vectors=vectors[number][None])
 
 
-def filters(topics: list[str]) -> dict[str, Filter]:
+def filters(topics: list[str]) -> dict[str, EngineFilter]:
     """Return the filters to measure, by name."""
     after, half, late = (START + timedelta(days=DAYS * share) for share in (0.1, 0.5, 0.99))
-    some = {f"mentions {one}": Filter(mentions=frozenset({one})) for one in MENTIONED}
+    some = {f"mentions {one}": EngineFilter(mentions=frozenset({one})) for one in MENTIONED}
     return {
-        "none": Filter(),
-        "type decision": Filter(types=frozenset({KINDS[0]})),
-        "type checkpoint": Filter(types=frozenset({KINDS[1]})),
-        "type context": Filter(types=frozenset({KINDS[3]})),
+        "none": EngineFilter(),
+        "type decision": EngineFilter(types=frozenset({KINDS[0]})),
+        "type checkpoint": EngineFilter(types=frozenset({KINDS[1]})),
+        "type context": EngineFilter(types=frozenset({KINDS[3]})),
         **{
-            f"topic, {place}": Filter(topic=topic) for place, topic in zip(("largest", "smallest"), topics, strict=True)
+            f"topic, {place}": EngineFilter(topic=topic) for place, topic in zip(("largest", "smallest"), topics, strict=True)
         },
-        "since, half": Filter(since=half),
-        "since, 1 %": Filter(since=late),
-        "until, 10 %": Filter(until=after),
+        "since, half": EngineFilter(since=half),
+        "since, 1 %": EngineFilter(since=late),
+        "until, 10 %": EngineFilter(until=after),
         **some,
-        "decision since half, mentions 1-2": Filter(
+        "decision since half, mentions 1-2": EngineFilter(
             types=frozenset({KINDS[0]}), since=half, mentions=frozenset({"1-2"})
         ),
     }
@@ -91,14 +91,14 @@ async def filled(engine: PostgresEngine, count: int, vectors: Any) -> None:
         await engine.write(lambda writer: writer.put_new(some, lambda _: [()] * len(some)))
 
 
-async def time_search(engine: PostgresEngine, vector: Any, where: Filter) -> tuple[float, Any]:
+async def time_search(engine: PostgresEngine, vector: Any, where: EngineFilter) -> tuple[float, Any]:
     """Return the duration and the result of one search."""
     started = time.perf_counter()
     found = await engine.read(lambda reader: reader.nearest(vector, NEAREST, where))
     return time.perf_counter() - started, found
 
 
-async def compared(approximate: PostgresEngine, exact: PostgresEngine, queries: Any, where: Filter) -> dict[str, Any]:
+async def compared(approximate: PostgresEngine, exact: PostgresEngine, queries: Any, where: EngineFilter) -> dict[str, Any]:
     """Run each query on the approximate and the exact engine in turn, and return the figures."""
     passing = await exact.read(lambda reader: reader.count(where))
     recalls, few, fast, slow = [], 0, [], []
@@ -173,7 +173,7 @@ def main() -> None:
     given = parser.parse_args()
     count, queries = (6_000, 5) if given.quick else (given.count, given.queries)
     with run_server() if given.url is None else nullcontext(given.url) as url:
-        made = asyncio.run(run(url, count, queries, ServerSettings(halfvec=given.halfvec), quick=given.quick))
+        made = asyncio.run(run(url, count, queries, ServerSettings(half_precision=given.halfvec), quick=given.quick))
     rows = [
         [
             name,

@@ -5,12 +5,14 @@ from .memory.embedding.protocol import Embedder as Embedder
 from .memory.embedding.sentence_encoder import UniversalSentenceEmbedder as UniversalSentenceEmbedder
 from .memory.graph.results import Chain as Chain
 from .memory.graph.results import Hit as Hit
-from .memory.graph.results import Reached as Reached
 from .memory.store.memory_store import MemoryStore as MemoryStore
+from .memory.types.filters import Filter as Filter
 from .memory.types.model import Link as Link
 from .memory.types.model import LinkType as LinkType
 from .memory.types.model import Memory as Memory
+from .memory.types.model import MemoryType as MemoryType
 from .memory.types.model import Outcome as Outcome
+from .recall import Recall as Recall
 from .references.decorator import with_references as with_references
 from .references.options import ReferenceOptions as ReferenceOptions
 from .references.resolver import Resolver as Resolver
@@ -21,11 +23,10 @@ from .refs.markup.parser import RefParser as RefParser
 from .refs.store.decorator import with_descriptors as with_descriptors
 from .refs.store.entries import Descriptor as Descriptor
 from .refs.store.entries import Ref as Ref
-from .refs.store.ref_collector import Ingested as Ingested
+from .refs.store.ref_collector import ObservedMessage as ObservedMessage
 from .refs.store.ref_store import RefStore as RefStore
 from .session.session import Session as Session
 from .settings import DescriptorSettings as DescriptorSettings
-from .settings import LinkingPolicy as LinkingPolicy
 from .settings import MemorySettings as MemorySettings
 from .settings import ReferenceSettings as ReferenceSettings
 from .settings import Settings as Settings
@@ -34,7 +35,6 @@ from .structs.client import StructsClient as StructsClient
 from .structs.ids import EntityId as EntityId
 from .structs.ids import EntityType as EntityType
 from .structs.source import StructsSource as StructsSource
-from .tools.exposure import Context as Context
-from .tools.exposure import Exposure as Exposure
+from .tools.exposure import ToolSelector as ToolSelector
 from .tools.tool import Tool as Tool
 from .tools.tool import ToolSet as ToolSet

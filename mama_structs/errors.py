@@ -380,7 +380,7 @@ class ExportDenied(ExportError, PermissionError):
     type = "permission_denied"
 
 
-class DiskFull(ExportError, OSError):
+class ExportDiskFull(ExportError, OSError):
     """The disk has no space for the file."""
 
     type = "disk_full"
@@ -498,7 +498,7 @@ class StoreBusy(StoreError, TimeoutError):
     waited: float
 
 
-class StoreDiffers(StoreError):
+class StoreMismatch(StoreError):
     """
     The target of a copy contains different data in a *namespace*.
 

@@ -117,7 +117,7 @@ class DescriptorSettings:
     """
 
     enabled: bool = attrs.field(default=True, validator=BOOL_VALIDATOR)
-    references_enabled: bool = attrs.field(default=True, validator=BOOL_VALIDATOR)
+    marks_enabled: bool = attrs.field(default=True, validator=BOOL_VALIDATOR)
     page_size: int = attrs.field(default=4_000, validator=POSITIVE_COUNT_VALIDATOR)
     max_bytes: int = attrs.field(default=64 * 2**20, validator=COUNT_VALIDATOR)
     max_handles: int = attrs.field(default=10_000, validator=COUNT_VALIDATOR)
@@ -128,7 +128,7 @@ class DescriptorSettings:
         metadata={"like": 0.0},
     )
     allow_hidden: bool = attrs.field(default=False, validator=BOOL_VALIDATOR)
-    root: str = attrs.field(default="", converter=_convert_path, validator=setting_validator(_check_path))
+    files_root: str = attrs.field(default="", converter=_convert_path, validator=setting_validator(_check_path))
 
 
 # A smaller answer has no room for an error with its hint, or for the call that reads the remaining content.
@@ -173,7 +173,7 @@ class AnswerSettings:
             )
 
     @property
-    def budget(self) -> Budget:
+    def _budget(self) -> Budget:
         """Maximum size of an answer, in tokens if `max_tokens` is set, else in characters."""
         if self.max_tokens is not None and self.count_tokens is not None:
             return Budget(self.max_tokens, size=functools.partial(_count_tokens, self.count_tokens))
@@ -221,7 +221,7 @@ class LinkingPolicy:
     temporal_same_topic: bool = attrs.field(default=False, validator=BOOL_VALIDATOR)
     topic_window: float = attrs.field(default=0.0, validator=SPAN_VALIDATOR)
     max_incoming: int = attrs.field(default=32, validator=COUNT_VALIDATOR)
-    minimum: float = attrs.field(default=0.3, validator=RATIO_VALIDATOR)
+    min_confidence: float = attrs.field(default=0.3, validator=RATIO_VALIDATOR)
 
     @classmethod
     def default(cls) -> LinkingPolicy:
@@ -292,17 +292,17 @@ class MemorySettings:
         factory=LinkingPolicy, converter=_convert_policy, validator=setting_validator(_check_instance, LinkingPolicy)
     )
     exact_up_to: int = attrs.field(default=5_000, validator=COUNT_VALIDATOR)
-    traversal_entries: int = attrs.field(default=100, validator=COUNT_VALIDATOR)
-    traversal_ttl: float = attrs.field(default=300.0, validator=SPAN_VALIDATOR)
+    traversal_cache_entries: int = attrs.field(default=100, validator=COUNT_VALIDATOR)
+    traversal_cache_ttl: float = attrs.field(default=300.0, validator=SPAN_VALIDATOR)
     prune_every: float = attrs.field(default=7 * 86400.0, validator=SPAN_VALIDATOR)
     prune_below: float = attrs.field(default=0.2, validator=RATIO_VALIDATOR)
     prune_temporal_after: float = attrs.field(default=30 * 86400.0, validator=SPAN_VALIDATOR)
     max_content: int = attrs.field(default=1_000_000, validator=POSITIVE_COUNT_VALIDATOR)
     max_evidence: int = attrs.field(default=16 * 2**20, validator=COUNT_VALIDATOR)
-    embedding_cache: int = attrs.field(default=2_048, validator=COUNT_VALIDATOR)
-    rerank_seconds: float = attrs.field(default=2.0, validator=SECONDS_VALIDATOR)
-    judge_seconds: float = attrs.field(default=10.0, validator=SECONDS_VALIDATOR)
-    rerank_at_most: int = attrs.field(default=50, validator=POSITIVE_COUNT_VALIDATOR)
+    embedding_cache_entries: int = attrs.field(default=2_048, validator=COUNT_VALIDATOR)
+    rerank_timeout: float = attrs.field(default=2.0, validator=SECONDS_VALIDATOR)
+    judge_timeout: float = attrs.field(default=10.0, validator=SECONDS_VALIDATOR)
+    rerank_limit: int = attrs.field(default=50, validator=POSITIVE_COUNT_VALIDATOR)
     snapshot_every: int = attrs.field(default=10_000, validator=POSITIVE_COUNT_VALIDATOR)
 
 
@@ -403,13 +403,13 @@ class ServerSettings:
 
     """
 
-    connections: int = attrs.field(default=8, validator=POSITIVE_COUNT_VALIDATOR)
+    max_connections: int = attrs.field(default=8, validator=POSITIVE_COUNT_VALIDATOR)
     connect_timeout: float = attrs.field(default=5.0, validator=SECONDS_VALIDATOR)
-    wait: float = attrs.field(default=10.0, validator=SECONDS_VALIDATOR)
+    pool_timeout: float = attrs.field(default=10.0, validator=SECONDS_VALIDATOR)
     statement_timeout: float = attrs.field(default=30.0, validator=SECONDS_VALIDATOR)
-    lease: float = attrs.field(default=30.0, validator=SECONDS_VALIDATOR)
-    prepared: bool = attrs.field(default=True, validator=BOOL_VALIDATOR)
-    halfvec: bool = attrs.field(default=False, validator=BOOL_VALIDATOR)
+    lease_seconds: float = attrs.field(default=30.0, validator=SECONDS_VALIDATOR)
+    prepared_statements: bool = attrs.field(default=True, validator=BOOL_VALIDATOR)
+    half_precision: bool = attrs.field(default=False, validator=BOOL_VALIDATOR)
 
 
 @attrs.frozen(kw_only=True)

@@ -13,13 +13,11 @@ from mama_structs.memory.graph import plot
 from mama_structs.memory.records import record_store
 from mama_structs.memory.store import memory_store as memories
 from mama_structs.references import resolver
-from mama_structs.refs.conversations import conversation_info
 from mama_structs.refs.store import ref_collector as marking
 from mama_structs.refs.store import ref_store as store
 from mama_structs.session import session
 
 __all__ = [
-    "Conversations",
     "MemoryPlots",
     "MemoryStore",
     "RecordStore",
@@ -30,7 +28,6 @@ __all__ = [
     "SessionStream",
 ]
 
-Conversations = make_proxy_class(conversation_info.Conversations, module=__name__)
 MemoryPlots = make_proxy_class(plot.MemoryPlots, module=__name__)
 MemoryStore = make_proxy_class(memories.MemoryStore, module=__name__)
 RecordStore = make_proxy_class(record_store.RecordStore, module=__name__)

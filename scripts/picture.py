@@ -42,11 +42,13 @@ def remembered() -> tuple[Chain, str, list[Hit]]:
     with tempfile.TemporaryDirectory() as place, Session.open(place, embedder=HashEmbedder()) as session:
         memories = session.memories
         monday, thursday = datetime(2026, 3, 2, tzinfo=UTC), datetime(2026, 3, 5, tzinfo=UTC)
-        jwt = memories.save_decision("auth", "Use JWT for logins", "The server keeps no state", created_at=monday)
+        jwt = memories.save_decision(
+            "Use JWT for logins", topic="auth", reasoning="The server keeps no state", created_at=monday
+        )
         memories.set_outcome(jwt.id, "FAILED", reason="A stolen JWT could not be revoked")
-        memories.supersede(jwt.id, "Keep logins in Redis", "They can be ended at once", created_at=thursday)
+        memories.supersede(jwt.id, "Keep logins in Redis", reasoning="They can be ended at once", created_at=thursday)
         why = memories.get(jwt.id).metadata.outcome_reason
-        return memories.evolution(jwt.id), why, memories.search(QUESTION, types=["decision"])
+        return memories.history(jwt.id), why, memories.search(QUESTION, type=["decision"])
 
 
 def picture() -> str:

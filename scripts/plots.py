@@ -38,26 +38,28 @@ def _day(number: float) -> datetime:
 
 async def fill(memories: Any) -> str:
     """Save the decisions of a small shop with outcomes and notes, and return the id of one decision."""
-    jwt = await memories.save_decision("auth", "Use JWT for logins", "No store to ask", created_at=_day(0))
+    jwt = await memories.save_decision(
+        "Use JWT for logins", topic="auth", reasoning="No store to ask", created_at=_day(0)
+    )
     await memories.set_outcome(jwt.id, "FAILED", reason="A stolen token could not be revoked", at=_day(24))
     redis = await memories.supersede(
-        jwt.id, "Keep logins as sessions in Redis", "They can be ended", created_at=_day(26)
+        jwt.id, "Keep logins as sessions in Redis", reasoning="They can be ended", created_at=_day(26)
     )
     await memories.set_outcome(redis.id, "PARTIAL", reason="Two passwords were lost to phishing", at=_day(64))
     keys = await memories.supersede(
-        redis.id, "Sign in with passkeys, sessions stay in Redis", "Nothing to steal", created_at=_day(70)
+        redis.id, "Sign in with passkeys, sessions stay in Redis", reasoning="Nothing to steal", created_at=_day(70)
     )
     await memories.save_checkpoint(
         "Passkeys work in Chrome and Firefox, Safari is next", implements=[keys.id], created_at=_day(75)
     )
     postgres = await memories.save_decision(
-        "database", "PostgreSQL for orders", "One place to back up", created_at=_day(8)
+        "PostgreSQL for orders", topic="database", reasoning="One place to back up", created_at=_day(8)
     )
     await memories.set_outcome(postgres.id, "SUCCESS", reason="No order was lost in two months", at=_day(68))
     await memories.save_decision(
-        "queue",
         "Run jobs in PostgreSQL, without a broker",
-        "One thing less",
+        topic="queue",
+        reasoning="One thing less",
         implements=[postgres.id],
         created_at=_day(30),
     )
@@ -78,10 +80,10 @@ async def main() -> None:
         memory_id = await fill(memories)
         plot = memories.plot
         drawn = {
-            "evolution": plot.evolution("auth"),
+            "evolution": plot.history("auth"),
             "neighbourhood": plot.neighbourhood(memory_id),
             "timeline": plot.timeline(),
-            "map": plot.map(),
+            "map": plot.embedding_map(),
             "decay": plot.decay(),
         }
         for name, drawing in drawn.items():

@@ -127,7 +127,7 @@ async def test_list_of_a_hundred_planets_stays_within_limits():
         result = await session.call("structs_list_planets", {"include_references": True})
 
         rows = {planet["id"] for planet in result["Planet"]}
-        references = References.of(result)
+        references = References.from_result(result)
         assert 100 == len(rows)
         assert 50 == len(references)
         assert 51 == len(node.requests)
@@ -208,7 +208,7 @@ FAULTS = {
     "HTML with 200": (Fault.html(), "$", "malformed"),
     "a redirect": (Fault.redirect("http://127.0.0.1:9/elsewhere"), "30", "api_error"),
     "a dropped connection": (Fault.dropped(), "", "unreachable"),
-    "a connection cut in the body": (Fault.cut(), "", "unreachable"),
+    "a connection cut in the body": (Fault.cut_off(), "", "unreachable"),
     "a hung answer": (Fault.hung(), "No answer within 1 s", "timeout"),
     "an answer that is too late": (Fault.delayed(2.0), "No answer within 1 s", "timeout"),
     "a gzip bomb": (Fault.gzip_bomb(), "larger than", "too_large"),
@@ -231,7 +231,7 @@ async def test_faulty_answer_fails_only_one_reference(node, name):
         result = await player(session, include_references=True)
 
     assert "1-11" == result["Player"]["id"]
-    failed = References.of(result).failed
+    failed = References.from_result(result).failed
     assert [planet] == list(failed)
     assert words in failed[planet]
     assert {kind: 1} == session.resolver.stats.failures
@@ -313,7 +313,7 @@ async def test_chain_data_with_misleading_values_is_resolved(node):
             async for planet in client.planets(page_size=50):
                 seen.add(str(planet.id))
         for entity_id in [*sorted(seen)[:20], *(f"1-{n}" for n in (11, 19, 194, 1940))]:
-            answer = await session.resolver.query(entity_id)
+            answer = await session.resolver.fetch(entity_id)
             enriched = await session.resolver.enrich(answer)
             for key in enriched["references"]:
                 assert key != entity_id
@@ -333,7 +333,7 @@ async def test_source_with_fetch_only_has_no_client():
             return {}
 
     with pytest.raises(InvalidArgument, match="this source only fetches"):
-        await StructsSource(Only()).ready_client()
+        await StructsSource(Only())._ready_client()
 
 
 async def test_session_accepts_fake_node_as_chain(node):

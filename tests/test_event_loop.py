@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_helpers import metered
 
-from mama_structs import HashEmbedder, RefStore, Resolver, Session, StructsSource, with_descriptors, with_references
+from mama_structs import (
+    HashEmbedder,
+    RefStore,
+    Resolver,
+    Session,
+    StructsSource,
+    admin,
+    with_descriptors,
+    with_references,
+)
 from mama_structs.errors import InvalidArgument, QuotaExceeded, StoreBusy, StoreError
 from mama_structs.memory.types.record import NewRecord
 from mama_structs.memory.upkeep import namespace_copy as carrying
@@ -37,7 +46,7 @@ class NoNode:
 @pytest.fixture
 async def session(tmp_path):
     async with Session.open(tmp_path / "store", structs=NoNode(), embedder=HashEmbedder(), conversation="c") as opened:
-        await opened.warm_up()
+        await opened.preload()
         yield opened
 
 
@@ -143,7 +152,7 @@ async def test_open_reads_large_conversation_outside_the_loop(tmp_path, monkeypa
 async def test_copy_compares_memories_outside_the_loop(session, tmp_path, monkeypatch):
     """The memories of a page are encoded and compared in a thread."""
     await session.records.put_many([NewRecord(("n",), str(number), number, text=LINE) for number in range(400)])
-    await session.backup(tmp_path / "backup")
+    await admin.backup(session, tmp_path / "backup")
 
     encode, threads = carrying.serialize_memory, []
 
@@ -163,7 +172,7 @@ async def test_meter_counts_work_in_the_loop(monkeypatch):
     """The meter detects a store that parses in the loop."""
 
     async def parse():
-        RefStore().ingest(marked(900, value=LINE * 5))
+        RefStore().observe(marked(900, value=LINE * 5))
 
     with metered(monkeypatch) as meter:
         await asyncio.create_task(parse())
@@ -175,13 +184,13 @@ async def test_meter_counts_work_in_the_loop(monkeypatch):
 async def test_warm_up_compiles_cues_in_a_thread(session, monkeypatch):
     """`tools_for` does not compile them again."""
     made = []
-    exposure = view.Exposure
+    exposure = view.ToolSelector
 
     def make():
         made.append(threading.get_ident())
         return exposure()
 
-    monkeypatch.setattr(view, "Exposure", make)
+    monkeypatch.setattr(view, "ToolSelector", make)
     session.exposed._exposure = None
     await session.warm_up()
     session.tools_for("continue")
@@ -236,7 +245,7 @@ async def test_sync_method_rejects_large_stored_text():
             call(refs)
         assert "run_in_thread" in caught.value.hint
 
-    assert "ref:large@1" == (await refs.run_in_thread(lambda draft: draft.adopt(child, "large"))).versioned
+    assert "ref:large@1" == (await refs.run_in_thread(lambda draft: draft.copy_from(child, "large"))).versioned_handle
 
 
 async def test_stream_close_rejects_large_answer_that_finish_stores():
@@ -344,7 +353,7 @@ async def test_change_during_draft_repeats_the_draft():
     assert "fd:2" == await task
     assert "fd:1" == kept
     assert 2 == gate.runs
-    assert ["from the loop", "from the thread"] == [one.text for one in refs.descriptors()]
+    assert ["from the loop", "from the thread"] == [one.text for one in refs.list_descriptors()]
 
 
 async def test_run_in_thread_raises_store_busy_when_store_always_changes():
@@ -395,7 +404,7 @@ async def test_cancelled_observe_stores_all_or_nothing(tmp_path, steps):
 
 async def test_large_observe_over_quota_reports_each_ref_that_is_not_stored(tmp_path):
     refs = RefStore(settings=DescriptorSettings(max_handles=300))
-    ingested = await refs.run_in_thread(lambda draft: draft.ingest(marked(400)))
+    ingested = await refs.run_in_thread(lambda draft: draft.observe(marked(400)))
 
     assert 300 == len(ingested.refs) == len(refs)
     assert 100 == sum(one.kind == "quota_exceeded" for one in ingested.diagnostics)

@@ -15,7 +15,7 @@ import diskcache
 import pytest
 from memory_helpers import SMALL
 
-from mama_structs import Session
+from mama_structs import Filter, Session, admin
 from mama_structs.cli.main import main
 from mama_structs.errors import HandleDamaged, MamaStructsError, StoreDamaged, StoreError
 from mama_structs.storage.cache_factory import SETTINGS
@@ -44,8 +44,10 @@ async def place(tmp_path, filled):
     if not filled.exists():
         async with Session.open(filled, conversation="talk", embedder=SMALL) as session:
             await session.observe('<ref id="plan">shields, then fleets</ref>')
-            first = await session.memories.save_decision("auth", "Use JWT", "stateless", evidence=["ref:plan"])
-            await session.memories.supersede(first.id, "Use sessions for logins", "can be ended")
+            first = await session.memories.save_decision(
+                "Use JWT", topic="auth", reasoning="stateless", evidence=["ref:plan"]
+            )
+            await session.memories.supersede(first.id, "Use sessions for logins", reasoning="can be ended")
             await session.memories.delete((await session.memories.save_insight("raids doubled")).id)
             await session.records.put(("raid",), "plan", {"step": 1}, text="shields first")
             session.refs.add("deleted again")
@@ -89,7 +91,7 @@ async def each(found):
 
 async def ids_of(session):
     """Return the ids of all listed memories."""
-    return [memory.id for memory in await session.memories.recent(limit=50)]
+    return [memory.id for memory in await session.memories.list(limit=50)]
 
 
 async def get_all(session):
@@ -114,7 +116,7 @@ async def ref_texts(session):
 async def copied(session):
     """Back up the store, and copy it."""
     target = Path(session.location).with_name("copies")
-    await session.backup(target / "backup")
+    await admin.backup(session, target / "backup")
     return await Session.copy(session.location, target / "copy")
 
 
@@ -124,25 +126,25 @@ READS = {
     "get": get_all,
     "around": around_all,
     "all": lambda session: each(session.memories.all()),
-    "links": lambda session: each(session.memories.links()),
+    "links": lambda session: each(session.memories._iter_links()),
     "search": lambda session: session.memories.search("how do logins work?"),
     "search as_of": lambda session: session.memories.search("auth", topic="auth"),
     "similar": lambda session: session.memories.similar("use sessions"),
-    "by_topic": lambda session: session.memories.by_topic("auth"),
-    "about": lambda session: session.memories.about("1-11"),
+    "by_topic": lambda session: session.memories.history(topic="auth"),
+    "about": lambda session: session.memories.list(predicate=Filter(mentions="1-11")),
     "stats": lambda session: session.memories.stats(),
-    "export": lambda session: session.memories.export_jsonl(Path(session.location).with_name("export.jsonl")),
+    "export": lambda session: admin.export_jsonl(session.memories, Path(session.location).with_name("export.jsonl")),
     "records.get": lambda session: session.records.get(("raid",), "plan"),
     "records.list": lambda session: session.records.list(("raid",)),
     "records.history": lambda session: session.records.history(("raid",), "plan"),
     "records.search": lambda session: session.records.search("shields"),
     "refs": ref_texts,
-    "recall": lambda session: session.recall("how do logins work?", again=True),
+    "recall": lambda session: session.recall("how do logins work?", repeat=True),
     "search tool": lambda session: session.call("search/by_topic", {"topic": "auth"}),
     "read_fd": lambda session: session.call("read_fd", {"fd": "ref:plan"}),
     "copies": copied,
-    "maintain": lambda session: session.maintain(),
-    "rebuild": lambda session: session.memories.rebuild(),
+    "maintain": lambda session: admin.maintain(session),
+    "rebuild": lambda session: admin.rebuild(session.memories),
 }
 
 
@@ -170,7 +172,9 @@ async def read_again(place):
         try:
             async with Session.open(place, conversation=conversation, embedder=SMALL) as session:
                 errors |= await read_all(session, ["refs"] if conversation == "talk" else ["recent", "search"])
-                keys |= {finding.key for finding in (await session.check()).findings if finding.severity == "error"}
+                keys |= {
+                    finding.key for finding in (await admin.check(session)).findings if finding.severity == "error"
+                }
         except MamaStructsError as error:
             errors[f"open {conversation}"] = type(error)
     return errors, keys
@@ -197,7 +201,7 @@ async def test_planted_pickle_is_rejected_and_never_unpickled(place, kind, form)
     """Reading the row raises a typed error."""
     fired = place.parent / "fired"
     async with Session.open(place, conversation="talk", embedder=SMALL) as session:
-        await session.memories.recent()
+        await session.memories.list()
         keys = plant(place, kind, form, fired)
         errors = await read_all(session, READS)
     again, found = await read_again(place)
@@ -253,7 +257,7 @@ async def test_planted_settings_of_diskcache_are_replaced_and_never_unpickled(pl
             connection.execute("UPDATE Settings SET value = ?", (trap,))
             connection.executemany("INSERT INTO Settings VALUES (?, ?)", [("disk_trap", trap), (trap, trap)])
         assert {} == await read_all(session, READS)
-        kinds = {finding.kind for finding in (await session.check()).findings if finding.severity == "error"}
+        kinds = {finding.kind for finding in (await admin.check(session)).findings if finding.severity == "error"}
     errors, _ = await read_again(place)
     with closing(sqlite3.connect(database)) as connection:
         stored = dict(connection.execute("SELECT key, value FROM Settings"))
@@ -273,7 +277,7 @@ async def test_planted_tables_and_keys_are_rejected_and_never_unpickled(place):
         connection.execute("INSERT INTO Cache (key, raw, mode, value) VALUES (?, 0, 4, ?)", (trap, trap))
     errors, _ = await read_again(place)
     async with Session.open(place, embedder=SMALL) as session:
-        kinds = {finding.kind for finding in (await session.check()).findings if finding.severity == "error"}
+        kinds = {finding.kind for finding in (await admin.check(session)).findings if finding.severity == "error"}
     with closing(sqlite3.connect(place / "journal" / "cache.db")) as connection, connection:
         connection.execute("CREATE TABLE Planted (value)")
         connection.execute("INSERT INTO Planted VALUES (?)", (trap,))

@@ -219,10 +219,10 @@ def test_invalid_descriptor_setting_error_has_its_name(name, value):
 
 def test_descriptor_defaults_match_design(tmp_path):
     """A root may be a path object."""
-    settings = DescriptorSettings(root=tmp_path)
+    settings = DescriptorSettings(files_root=tmp_path)
 
-    assert (4_000, True, True) == (settings.page_size, settings.enabled, settings.references_enabled)
-    assert str(tmp_path) == settings.root
+    assert (4_000, True, True) == (settings.page_size, settings.enabled, settings.marks_enabled)
+    assert str(tmp_path) == settings.files_root
     assert Settings().descriptors == DescriptorSettings()
 
 
@@ -328,10 +328,10 @@ def test_answer_settings_reject_small_or_uncounted_budget(values):
 
 
 def test_answer_budget_counts_characters_or_tokens():
-    words = AnswerSettings(max_tokens=1000, count_tokens=lambda text: len(text.split())).budget
+    words = AnswerSettings(max_tokens=1000, count_tokens=lambda text: len(text.split()))._budget
 
-    assert AnswerSettings().budget.fits("x" * 8000)
-    assert not AnswerSettings().budget.fits("x" * 8001)
+    assert AnswerSettings()._budget.fits("x" * 8000)
+    assert not AnswerSettings()._budget.fits("x" * 8001)
     assert words.fits("word " * 1000)
     assert not words.subtract(1).fits("word " * 1000)
     assert 0 == words.subtract(2000).limit
@@ -339,7 +339,7 @@ def test_answer_budget_counts_characters_or_tokens():
 
 def test_token_budget_counts_text_with_lone_surrogates():
     """A counter that raises must not disable the budget."""
-    budget = AnswerSettings(max_tokens=1000, count_tokens=lambda text: len(text.encode())).budget
+    budget = AnswerSettings(max_tokens=1000, count_tokens=lambda text: len(text.encode()))._budget
 
     assert not budget.fits("\ud800" * 1001)
     assert budget.fits("\ud800" * 1000)

@@ -19,7 +19,7 @@ import pytest
 from memory_helpers import SMALL
 
 import mama_structs
-from mama_structs import as_embedder, sync
+from mama_structs import admin, as_embedder, sync
 from mama_structs._internal.sync_proxy import SyncProxy
 from mama_structs.adapters import mem0
 from mama_structs.errors import MemoryNotFound, SessionClosed, WrongLoop
@@ -59,7 +59,7 @@ def test_proxy_has_every_public_method_without_async(facade):
 def test_condition_that_uses_the_store_raises_instead_of_blocking(session):
     """The session continues to work."""
     session.records.put(("a",), "k", 1, text="ducks")
-    for ask in (session.records.list, lambda where: session.records.search("ducks", where=where)):
+    for ask in (session.records.list, lambda where: session.records.search("ducks", predicate=where)):
         with pytest.raises(WrongLoop, match="condition"):
             ask(where=lambda one: session.records.get(one.labels, one.key) is not None)
 
@@ -74,7 +74,7 @@ def test_proxy_class_is_pickled_by_its_public_module(kind):
 
 
 def test_saved_memory_is_found(session, tmp_path):
-    saved = session.memories.save_decision("defence", "shield first", "raids doubled")
+    saved = session.memories.save_decision("shield first", topic="defence", reasoning="raids doubled")
     session.observe("<ref id='plan'>shield, then ore</ref>")
 
     assert [saved] == [hit.memory for hit in session.memories.search("shield first", limit=1)]
@@ -160,12 +160,12 @@ def test_interrupt_cancels_call_and_keeps_complete_data(tmp_path):
             session.memories.save_many([{"type": "context", "content": f"stop {i}"} for i in range(300)])
         session.memories.save_context("after")
 
-        saved = {memory.content for memory in session.memories.recent(limit=400)}
+        saved = {memory.content for memory in session.memories.list(limit=400)}
         assert {"before", "after"} <= saved
         # The number of stored memories depends on timing, but they must be the first ones, without gaps.
         assert saved - {"before", "after"} == {f"stop {i}" for i in range(len(saved) - 2)}
         assert session.memories.count() == len(saved)
-        assert session.check().ok
+        assert admin.check(session).ok
 
 
 def test_system_exit_in_callback_does_not_stop_the_loop(session):
@@ -228,7 +228,7 @@ def test_open_session_is_closed_at_interpreter_exit(tmp_path):
     assert ("", "") == (done.stdout, done.stderr)
     with sync.Session.open(tmp_path / "a.mama", conversation="c") as session:
         assert "shield first" == session.refs.get("ref:plan").text
-        assert ["kept"] == [memory.content for memory in session.memories.recent()]
+        assert ["kept"] == [memory.content for memory in session.memories.list()]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -73,7 +73,7 @@ class Peer(Driver):
         places = {text: at for at, text in enumerate(self.rows.texts)}
 
         async def all_of_them() -> dict[str, int]:
-            return {memory.id: places[memory.content] async for memory in self.memories.all()}
+            return {memory.id: places[memory.content] async for memory in self.memories.iter_all()}
 
         self.numbers = self.runner.run(all_of_them())
         return list(self.numbers.values())

@@ -235,7 +235,7 @@ class SessionLike(Protocol):
 
     # The resolver, the default options for references, and the store of refs and descriptors.
     resolver: Any
-    references: Any
+    reference_options: Any
     refs: Any
 
     @property

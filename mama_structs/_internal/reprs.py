@@ -17,6 +17,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from mama_structs._internal.serialization import JsonMixin
+
 MAX_LINE_COLUMNS: Final = 120
 """Maximum number of columns of a line."""
 MIN_TEXT_COLUMNS: Final = 24  # Minimum number of columns reserved for each text.
@@ -67,7 +69,7 @@ class ReprContent(NamedTuple):
     """True if another value has replaced this one."""
 
 
-class ReprMixin:
+class ReprMixin(JsonMixin):
     """Mixin with a one-line `repr` that begins with the value's text, and with an HTML display."""
 
     __slots__ = ()

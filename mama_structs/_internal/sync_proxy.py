@@ -136,7 +136,7 @@ def _register_at_exit(call: Callable[[], None]) -> None:
     Functions that are registered with `atexit` run too late, after all threads have stopped.
     """
     # This function is private, but concurrent.futures uses it for the same purpose.
-    register: Callable[[Callable[[], None]], None] = threading._register_atexit  # type: ignore[attr-defined]  # noqa: SLF001
+    register: Callable[[Callable[[], None]], None] = threading._register_atexit  # type: ignore[attr-defined]
     # Registration fails if the interpreter is already shutting down.
     with contextlib.suppress(RuntimeError):
         register(call)
@@ -202,7 +202,7 @@ class SyncProxy:
 
 def unwrap(value: Any) -> Any:
     """Return the async object of a proxy. Return other values unchanged."""
-    return value._inner if isinstance(value, SyncProxy) else value  # noqa: SLF001
+    return value._inner if isinstance(value, SyncProxy) else value
 
 
 def _unwrap_values(keywords: dict[str, Any]) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def _unwrap_values(keywords: dict[str, Any]) -> dict[str, Any]:
 
 def run_in_proxy_loop(proxy: Any, work: Callable[[], Any]) -> Any:
     """Run *work* in the loop of a proxy's object, and return the result. Adapters use this."""
-    return proxy._thread.run(work)  # noqa: SLF001 - an attribute of this module's class
+    return proxy._thread.run(work)
 
 
 def _wrap_result(value: Any, thread: LoopThread) -> Any:
@@ -219,7 +219,7 @@ def _wrap_result(value: Any, thread: LoopThread) -> Any:
     if facade is None:
         return value
     made: SyncProxy = object.__new__(facade)
-    made._inner, made._thread = value, thread  # noqa: SLF001 - an attribute of this module's class
+    made._inner, made._thread = value, thread
     thread.close_at_exit(value)
     return made
 

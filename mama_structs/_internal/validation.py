@@ -9,20 +9,28 @@ Each function returns the value, or raises `InvalidArgument` with the argument's
 
 from __future__ import annotations
 
+import math
 import numbers
 import operator
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final, SupportsIndex, TypeGuard, TypeVar
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final, SupportsIndex, TypeAlias, TypeGuard, TypeVar
 
 from mama_structs.errors import InvalidArgument, InvalidSetting, repr_short
 
 T = TypeVar("T")
+TimeInput: TypeAlias = datetime | date | str | timedelta
+"""
+A point in time: an aware datetime, a naive one in local time, a date (its local midnight), or ISO 8601 text.
+
+A timedelta is relative to the time of the call, see `check_time`.
+"""
 
 # The maximum time span in seconds. A longer one would leave the range of `datetime`.
 MAX_SPAN_SECONDS: Final = 100 * 366 * 86400.0
+MAX_JSON_DEPTH: Final = 99
 MIN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_TIME: Final = datetime(9000, 1, 1, tzinfo=UTC)
 """Stored times are at least `MIN_TIME` and less than `MAX_TIME`."""
@@ -158,24 +166,92 @@ def check_texts(
     return tuple(check_text(f"{name}[{position}]", one, max_chars=max_chars) for position, one in enumerate(found))
 
 
-def check_time(name: str, value: object) -> datetime:
-    """Return a datetime or an ISO 8601 string as a time in UTC, truncated to milliseconds."""
-    if isinstance(value, str):
+def check_time(name: str, value: object, *, now: datetime | None = None, in_future: bool = False) -> datetime:
+    """
+    Return a `TimeInput` as a time in UTC, truncated to milliseconds.
+
+    A timedelta is subtracted from *now*, or added if *in_future* is true. None for *now* means the system's clock.
+    """
+    time = _to_datetime(name, value)
+    if isinstance(time, timedelta):
+        if time < timedelta(0):
+            raise invalid_argument(name, "must not be a negative timedelta", value)
+        base = datetime.now(UTC) if now is None else now
         try:
-            time = datetime.fromisoformat(value)
-        except ValueError:
-            raise InvalidArgument(f"{name} must be an ISO 8601 time, got {repr_short(value)}") from None
-    elif isinstance(value, datetime):
-        time = value
-    else:
-        raise InvalidArgument(f"{name} must be a datetime, got {type(value).__name__}")
+            time = base + time if in_future else base - time
+        except OverflowError:
+            raise invalid_argument(name, "must lie between 1970 and 9000", value) from None
     if time.tzinfo is None or time.utcoffset() is None:
-        raise InvalidArgument(
-            f"{name} must have a time zone, got {repr_short(value)}", hint="add one, such as tzinfo=datetime.UTC"
-        )
+        # `astimezone` reads a naive time as local time. It fails for years that the system's clock does not support.
+        try:
+            time = time.replace(tzinfo=None).astimezone()
+        except (OverflowError, OSError, ValueError):
+            raise invalid_argument(name, "must lie between 1970 and 9000", value) from None
     if not MIN_TIME <= time < MAX_TIME:
         raise InvalidArgument(f"{name} must lie between 1970 and 9000, got {repr_short(value)}")
     return MIN_TIME + (time - MIN_TIME) // _MILLISECOND * _MILLISECOND
+
+
+def check_time_input(name: str, value: object) -> datetime | timedelta:
+    """Return a `TimeInput` as a time in UTC. Return a timedelta unchanged, so that it stays relative."""
+    if isinstance(value, timedelta):
+        check_time(name, value)
+        return value
+    return check_time(name, value)
+
+
+def _to_datetime(name: str, value: object) -> datetime | timedelta:
+    if isinstance(value, str):
+        try:
+            return datetime.fromisoformat(value)
+        except ValueError:
+            raise InvalidArgument(f"{name} must be an ISO 8601 time, got {repr_short(value)}") from None
+    if isinstance(value, datetime | timedelta):
+        return value
+    if isinstance(value, date):
+        return datetime(value.year, value.month, value.day)  # noqa: DTZ001 - local midnight
+    raise InvalidArgument(f"{name} must be a datetime, date, timedelta or ISO 8601 text, got {type(value).__name__}")
+
+
+def check_json(name: str, value: object, depth: int = 0) -> Any:
+    """
+    Return a copy of a JSON value.
+
+    Raise `InvalidArgument` for values that JSON cannot represent.
+    """
+    if depth > MAX_JSON_DEPTH:
+        raise InvalidArgument(f"{name} must be nested at most {MAX_JSON_DEPTH} deep")
+    if isinstance(value, str):
+        check_encodable(name, value)
+        return str(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InvalidArgument(f"{name} must hold finite numbers alone, got {value}")
+        return float(value)
+    if isinstance(value, Mapping):
+        if any(not isinstance(key, str) for key in value):
+            raise InvalidArgument(f"{name} must be JSON, whose keys are texts")
+        return {check_json(f"{name}: a key", key): check_json(name, item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [check_json(name, item, depth + 1) for item in value]
+    hint = "give plain data; bytes as base64"
+    raise InvalidArgument(f"{name} must be JSON, and holds a {type(value).__name__}", hint=hint)
+
+
+def one_or_many(check: Callable[..., str], **rules: Any) -> Callable[[str, object], tuple[str, ...]]:
+    """Return a check that accepts one text or several, and returns a tuple."""
+
+    def check_all(name: str, value: object) -> tuple[str, ...]:
+        several = (value,) if isinstance(value, str) else check_items(name, value)
+        if not several:
+            raise InvalidArgument(f"{name} must not be empty", hint="leave it out to mean any")
+        return tuple(check(name, one, **rules) for one in several)
+
+    return check_all
 
 
 def invalid_argument(name: str, rule: str, value: object, *, hint: str | None = None) -> InvalidArgument:

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 from mama_structs.adapters.shared.tool_results import DEFAULT_MAX_RECALL_CHARS, observe_message, recall_for_messages
 from mama_structs.errors import VersionConflict
-from mama_structs.records import HostRecord, NewRecord
+from mama_structs.memory.types.record import NewRecord, Record
 from mama_structs.session.session import Session
 
 try:
@@ -109,7 +109,7 @@ class _SessionStore:
             found[_MAIN_LABEL_COUNT] for found in await self._records.labels(labels) if len(found) > _MAIN_LABEL_COUNT
         ]
 
-    async def _load_heads(self, project_key: str) -> Iterable[HostRecord]:
+    async def _load_heads(self, project_key: str) -> Iterable[Record]:
         """Return the head record of each session of a project."""
         labels = [
             one for one in await self._records.labels((_HOST_LABEL, project_key)) if len(one) == _MAIN_LABEL_COUNT
@@ -133,7 +133,7 @@ def _create_id_key(entry: SessionStoreEntry) -> str | None:
 
 
 def _create_append_records(
-    key: SessionKey, head: HostRecord | None, fresh: dict[str, SessionStoreEntry]
+    key: SessionKey, head: Record | None, fresh: dict[str, SessionStoreEntry]
 ) -> list[NewRecord]:
     """Create the records of an append: the new entries and the updated head."""
     labels = _create_labels(key)
@@ -156,7 +156,7 @@ def _create_append_records(
     return [*entries, NewRecord(labels, _HEAD_KEY, now, if_version=0 if head is None else head.version)]
 
 
-def _get_mtime(head: HostRecord) -> int:
+def _get_mtime(head: Record) -> int:
     """Return the time of a transcript's last append, in milliseconds since the epoch."""
     return int(head.updated_at.timestamp() * 1_000)
 

@@ -120,7 +120,7 @@ async def handle(
     return [await _create_output(session, call, host) for call in calls]
 
 
-async def recalled(
+async def add_recall(
     session: Session, messages: str | Sequence[Any], *, max_chars: int = DEFAULT_MAX_RECALL_CHARS
 ) -> list[Any]:
     """
@@ -163,7 +163,7 @@ def tool_choice(session: Session, message: object, *, api: API = "responses") ->
 
     """
     _check_api(api)
-    allowed, wire = session.allowed_for(message), session.wire_names.by_tool
+    allowed, wire = session.tool_names_for(message), session.tools.wire_names.by_tool
     if len(allowed) == len(session.tools):
         return "auto"
     names = [wire[name] for name in allowed]

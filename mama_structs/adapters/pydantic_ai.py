@@ -218,10 +218,10 @@ class _SessionCapability(AbstractCapability[Any]):
         if text:
             ctx.enqueue(UserPromptPart(text))
         settings = request_context.model_settings or {}
-        if self._session.exposed.mode != "force_dynamic" or "tool_choice" in settings:
+        if self._session.exposed_tools.mode != "force_dynamic" or "tool_choice" in settings:
             return request_context
-        wire = self._session.wire_names.by_tool
-        hidden = {wire[name] for name in {*self._session.tools}.difference(self._session.allowed_for(ctx.messages))}
+        wire = self._session.tools.wire_names.by_tool
+        hidden = {wire[name] for name in {*self._session.tools}.difference(self._session.tool_names_for(ctx.messages))}
         tools = [one.name for one in request_context.model_request_parameters.function_tools]
         choice = ToolOrOutput([name for name in tools if name not in hidden])
         return replace(request_context, model_settings={**settings, "tool_choice": choice})

@@ -106,10 +106,10 @@ async def check_namespace(given: argparse.Namespace) -> None:
 
     An unknown namespace is probably a typing error.
     """
-    from mama_structs.session.session import Session
+    from mama_structs import admin
     from mama_structs.tools.wire_names import make_name_hint
 
-    known = await Session.namespaces(given.store)
+    known = await admin.list_namespaces(given.store)
     if given.namespace not in (known or ("default",)):
         raise UnknownNamespace(given.namespace, hint=make_name_hint(given.namespace, known))
 

@@ -310,7 +310,7 @@ def _get_related_id(player: Entity, field: str) -> str:
 
 def _get_reference(answer: Entity, entity_id: str) -> Entity:
     """Return the reference to an id from an answer. Raise if it is missing or failed."""
-    references = References.of(answer)
+    references = References.from_result(answer)
     if entity_id in references.failed or entity_id not in references:
         why = references.failed.get(entity_id, "it was left out")
         raise MamaStructsError(f"the reference to {entity_id} is missing: {why}", hint=_RETRY_HINT)

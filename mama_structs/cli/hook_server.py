@@ -207,12 +207,12 @@ class HookServer:
         import asyncio  # noqa: PLC0415 - imported after the socket is ready
 
         from mama_structs.errors import MamaStructsError  # noqa: PLC0415
-        from mama_structs.tools.exposure import Exposure  # noqa: PLC0415
+        from mama_structs.tools.exposure import ToolSelector  # noqa: PLC0415
 
         session = next(iter(self._sessions.values()))
-        await asyncio.to_thread(lambda: Exposure().detect("continue"))
+        await asyncio.to_thread(lambda: ToolSelector().detect("continue"))
         with contextlib.suppress(MamaStructsError):
-            await session.warm_up()
+            await session.preload()
             self._is_warm = True
 
     async def answer(self, namespace: str, max_chars: int, event: str) -> dict[str, Any]:
@@ -242,11 +242,11 @@ class HookServer:
         from mama_structs.memory.store.lexical_store import LexicalMemoryStore  # noqa: PLC0415 - imported after the socket is ready
         from mama_structs.session.recall_builder import build_recall  # noqa: PLC0415
 
-        self._recall_log = told = session._conversation.recall_log  # noqa: SLF001 - internal API for the CLI
+        self._recall_log = told = session._conversation.recall_log
         if again:
             told.clear()
         # Both stores share the same memories. The lexical one needs no encoder.
-        memories = session.memories if self._is_warm else LexicalMemoryStore(session.memories._shared)  # noqa: SLF001 - internal API for the CLI
+        memories = session.memories if self._is_warm else LexicalMemoryStore(session.memories._shared)
         few: Any = None if self._is_warm else _ResumeDetector()
         return (
             await build_recall(

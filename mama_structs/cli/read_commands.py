@@ -25,9 +25,9 @@ async def list_memories(given: argparse.Namespace) -> None:
     """List memories, newest first."""
     async with open_session(given) as session:
         if given.topic is None:
-            found: Sequence[Any] = await session.memories.recent(limit=given.limit, types=given.types or None)
+            found: Sequence[Any] = await session.memories.list(limit=given.limit, type=given.types or None)
         else:
-            chain = await session.memories.by_topic(given.topic)
+            chain = await session.memories.history(topic=given.topic)
             found = [one for one in chain.memories if not given.types or one.type.value in given.types][: given.limit]
     _print_memories(given, found, [[*_create_row(memory)] for memory in found])
 
@@ -37,8 +37,8 @@ async def show(given: argparse.Namespace) -> None:
     from mama_structs._internal.jsonable import to_jsonable
 
     async with open_session(given) as session:
-        around = await session.memories.load_context(given.id)
-        evidence = await session.memories.evidence_of(given.id)
+        around = await session.memories.details(given.id)
+        evidence = await session.memories.evidence(given.id)
     figures = to_jsonable(around)
     figures.update(evidence=to_jsonable(evidence))
     print_answer(given, figures, "\n".join(map(escape_unprintable, _format_memory(around, evidence))))
@@ -55,7 +55,7 @@ async def search(given: argparse.Namespace) -> None:
             hits = await session.memories.search(given.query, **filters)
         except EmbeddingFailed as error:
             write_stderr(f"mama-structs: by words alone: {error}\n")
-            hits = await LexicalMemoryStore(session.memories._shared).search(given.query, **filters)  # noqa: SLF001 - internal API for the CLI
+            hits = await LexicalMemoryStore(session.memories._shared).search(given.query, **filters)
     rows = [
         [f"{hit.relevance:.2f}", *_create_row(hit.memory, is_superseded=hit.superseded_by is not None)] for hit in hits
     ]
@@ -92,7 +92,7 @@ async def forget(given: argparse.Namespace) -> int:
         # Stop a running hook helper, because its open conversations would keep the erasure pending.
         stop_helper(given.store)
     async with open_session(given) as session:
-        planned = await session.memories.forget(given.ids or None, **filters, dry_run=True)
+        planned = await session.memories.erase(given.ids or None, **filters, dry_run=True)
         if given.dry_run or not planned.count:
             print_answer(given, to_jsonable(planned), _format_report(planned))
             return 0
@@ -100,18 +100,23 @@ async def forget(given: argparse.Namespace) -> int:
             write_stderr("mama-structs: nothing was forgotten (--yes does not ask)\n")
             return 1
         with report_progress("forgotten", "memories") as progress:
-            done = await session.memories.forget(given.ids or None, **filters, progress=progress)
+            done = await session.memories.erase(given.ids or None, **filters, progress=progress)
     print_answer(given, to_jsonable(done), _format_report(done))
     return 0
 
 
 def _format_report(done: Any) -> str:
     counted = ", ".join(f"{count:,} {kind}" for kind, count in done.memories.items()) or "no memories"
-    also = ((done.links, "links"), (done.mended, "memories mended"), (done.texts, "texts"), (done.refs, "refs"))
+    also = (
+        (done.links, "links"),
+        (done.updated_memories, "memories mended"),
+        (done.texts, "texts"),
+        (done.refs, "refs"),
+    )
     parts = [counted, *(f"{count:,} {what}" for count, what in also if count)]
     lines = [f"{'would be ' if done.dry_run else ''}forgotten: {', '.join(parts)}"]
     lines += [f"pending: {one}" for one in done.pending]
-    lines += [f"not reached: {one}" for one in done.not_reached]
+    lines += [f"not reached: {one}" for one in done.out_of_scope]
     return "\n".join(map(escape_unprintable, lines))
 
 
@@ -155,7 +160,7 @@ def _format_memory(around: Any, evidence: Iterable[Any]) -> Iterator[str]:
         "version": getattr(own, "version", None),
         "from": memory.origin if memory.trust == memory.origin else f"{memory.origin}, trusted as {memory.trust}",
         "holds until": memory.valid_until and f"{memory.valid_until:%Y-%m-%d %H:%M} UTC",
-        "said again": len(memory.repeats) or None,
+        "said again": len(memory.repeated_at) or None,
     }
     yield memory.id
     yield from (f"{name}: {value}" for name, value in facts.items() if value not in (None, ""))
@@ -166,7 +171,7 @@ def _format_memory(around: Any, evidence: Iterable[Any]) -> Iterator[str]:
         ("Next", getattr(own, "next_steps", ())),
         ("Value", json.dumps(own.value, ensure_ascii=False, indent=1).splitlines() if hasattr(own, "value") else ()),
         ("Evidence", [one.source for one in evidence]),
-        ("Before it was corrected", [" ".join(one.content.split()) for one in memory.former]),
+        ("Before it was corrected", [" ".join(one.content.split()) for one in memory.previous_texts]),
         ("How it evolved", str(around.chain).splitlines() if len(around.chain) > 1 else ()),
         ("Links", [_format_link(link, memory.id) for link in around.links if link.link_type != "temporal"]),
     ):

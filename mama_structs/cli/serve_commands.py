@@ -120,9 +120,9 @@ async def serve_mcp(given: argparse.Namespace) -> None:
         given.store,
         structs=given.structs,
         namespace=given.namespace,
-        reads=given.reads,
+        read_namespaces=given.reads,
         conversation=given.conversation,
-        files=given.files,
+        files_root=given.files,
         settings=create_settings(given),
     ) as session:
         warming = asyncio.create_task(_warm_up(session))
@@ -163,7 +163,7 @@ async def _warm_up(session: mama_structs.Session) -> None:
     If this fails, the first search reports the error.
     """
     with contextlib.suppress(MamaStructsError):
-        await session.warm_up()
+        await session.preload()
 
 
 def load_mcp_adapter() -> Any:

@@ -22,19 +22,20 @@ _DIGEST_PREFIX_CHARS: Final = 12
 
 async def check(given: argparse.Namespace) -> int:
     """Check all data of a session's directory for damage; repairs nothing."""
+    from mama_structs import admin
     from mama_structs.errors import StoreDamaged
-    from mama_structs.storage.sqlite_errors import CheckReport, Finding
+    from mama_structs.storage.sqlite_errors import CheckReport, Issue
 
     try:
         async with open_session(given) as session:
-            report = await session.check()
+            report = await admin.check(session)
     except StoreDamaged as error:
         # If the store is too damaged to be opened, report the damage as findings.
         found = [f"{error.file}: {line}" for line in error.findings] or [str(error)]
-        report = CheckReport(tuple(Finding("error", "damaged", line) for line in found))
+        report = CheckReport(tuple(Issue("error", "damaged", line) for line in found))
     fields = ("severity", "kind", "message", "key")
-    findings = [{field: getattr(one, field) for field in fields} for one in report.findings]
-    lines = (to_printable(f"{one.severity}: {one.message}") for one in report.findings)
+    findings = [{field: getattr(one, field) for field in fields} for one in report.issues]
+    lines = (to_printable(f"{one.severity}: {one.message}") for one in report.issues)
     print_answer(given, {"ok": report.ok, "findings": findings}, "\n".join(lines) or "no damage found")
     return 0 if report.ok else 1
 
@@ -60,9 +61,11 @@ def _flatten(figures: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 async def rebuild(given: argparse.Namespace) -> int:
     """Rebuild the search indexes from the saved memories, without losing any."""
+    from mama_structs import admin
+
     async with open_session(given) as session:
         with report_progress("rebuilt", "memories") as progress:
-            damaged = await session.memories.rebuild(progress=progress)
+            damaged = await admin.rebuild(session.memories, progress=progress)
         count = await session.memories.count()
     print_lines("\n".join([*(to_printable(f"left out: {line}") for line in damaged), f"{count:,} memories indexed"]))
     return 1 if damaged else 0
@@ -86,10 +89,10 @@ async def copy_store(given: argparse.Namespace) -> int:
     """Copy a store to another and compare them; if interrupted, run it again to continue."""
     import attrs
 
-    from mama_structs.session.session import Session
+    from mama_structs import admin
 
     with report_progress("copied and compared", "things", resumable=True) as progress:
-        copied = await Session.copy(given.store, given.target, namespace=given.namespace, progress=progress)
+        copied = await admin.copy(given.store, given.target, namespace=given.namespace, progress=progress)
     lines = [f"not copied: {line}" for line in copied.damaged]
     for one in copied.namespaces:
         counts = (
@@ -122,10 +125,10 @@ async def list_conversations(given: argparse.Namespace) -> None:
     """List the conversations of a namespace, last used first."""
     import attrs
 
-    from mama_structs.session.session import Session
+    from mama_structs import admin
 
     await check_namespace(given)
-    found = await Session.conversations(given.store, namespace=given.namespace)
+    found = await admin.list_conversations(given.store, namespace=given.namespace)
     figures = [
         {name: str(value) if name.endswith("_at") and value else value for name, value in attrs.asdict(one).items()}
         for one in found
@@ -136,29 +139,32 @@ async def list_conversations(given: argparse.Namespace) -> None:
 
 async def delete_conversation(given: argparse.Namespace) -> None:
     """Delete a conversation, which must not be open; texts that forks or memories use remain."""
-    from mama_structs.session.session import Session
+    from mama_structs import admin
 
     await check_namespace(given)
-    await (await Session.conversations(given.store, namespace=given.namespace)).delete(given.name)
+    await admin.delete_conversation(given.store, given.name, namespace=given.namespace)
     print_lines(to_printable(f"{given.name} is deleted"))
 
 
 async def export(given: argparse.Namespace) -> None:
     """Export all memories, with their links and vectors, to a file."""
+    from mama_structs import admin
+
     async with open_session(given) as session:
         with report_progress("exported", "memories") as progress:
-            count = await session.memories.export_jsonl(given.file, progress=progress)
+            count = await admin.export_jsonl(session.memories, given.file, progress=progress)
     print_lines(to_printable(f"{count:,} memories are written to {given.file}"))
 
 
 async def import_file(given: argparse.Namespace) -> None:
     """Import the memories of a file that `export` wrote; adds nothing twice."""
+    from mama_structs import admin
     from mama_structs.memory.upkeep.jsonl_transfer import read_export_embedder
 
     async with open_session(given, read_export_embedder(given.file), is_new=True) as session:
         with report_progress("imported", "memories", resumable=True) as progress:
-            done = await session.memories.import_jsonl(given.file, progress=progress)
-    parts = [f"{done.added:,} memories added", f"{done.known:,} were there already"]
+            done = await admin.import_jsonl(session.memories, given.file, progress=progress)
+    parts = [f"{done.added:,} memories added", f"{done.existing:,} were there already"]
     if done.embedded:
         parts.append(f"{done.embedded:,} embedded anew")
     if done.dropped_links:
@@ -168,17 +174,21 @@ async def import_file(given: argparse.Namespace) -> None:
 
 async def maintain(given: argparse.Namespace) -> None:
     """Remove weak and old automatic links, at most once a week."""
+    from mama_structs import admin
+
     async with open_session(given) as session:
-        done = await session.maintain()
+        done = await admin.maintain(session)
     print_lines(f"{done.pruned:,} links removed" if done.due else "nothing was due")
 
 
 async def reembed(given: argparse.Namespace) -> None:
     """Recompute all vectors with another embedder; if interrupted, run it again to continue."""
+    from mama_structs import admin
+
     embedder = create_embedder(given.embedder)
     async with open_session(given) as session:
         with report_progress("embedded", "memories", resumable=True) as progress:
-            count = await session.memories.reembed(embedder, progress=progress)
+            count = await admin.reembed(session.memories, embedder, progress=progress)
     print_lines(f"{count:,} memories embedded by {embedder.name}")
 
 
@@ -188,14 +198,14 @@ async def migrate(given: argparse.Namespace) -> None:
 
     import attrs
 
-    from mama_structs.importers.mama_v1 import migrate_old, read_old
+    from mama_structs.importers.mama_v1 import migrate_v1, read_v1
 
     begun = time.perf_counter()
     # Read the old file first, so that no store is created if the file is unreadable.
-    old = read_old(Path(given.old))
+    old = read_v1(Path(given.old))
     async with _open_for_import(given) as session:
         with report_progress("migrated", "steps", resumable=True, lines=False) as progress:
-            report = await migrate_old(session.memories, old, dry_run=given.dry_run, progress=progress)
+            report = await migrate_v1(session.memories, old, dry_run=given.dry_run, progress=progress)
     report = attrs.evolve(report, seconds=time.perf_counter() - begun)
     print_answer(given, report.to_json(), str(report))
 
@@ -227,9 +237,9 @@ async def _open_for_import(given: argparse.Namespace) -> AsyncIterator[mama_stru
 
 async def roll_back(given: argparse.Namespace) -> None:
     """Undo the last migration by deleting only the data that it added."""
-    from mama_structs.importers.mama_v1 import rollback
+    from mama_structs.importers.mama_v1 import rollback_v1
 
     async with open_session(given) as session:
         with report_progress("deleted", "memories", resumable=True) as progress:
-            report = await rollback(session.memories, force=given.force, progress=progress)
+            report = await rollback_v1(session.memories, force=given.force, progress=progress)
     print_answer(given, report.to_json(), str(report))

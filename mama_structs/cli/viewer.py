@@ -66,7 +66,7 @@ async def create_page(memories: mama_structs.MemoryStore, *, limit: int) -> Memo
             ]
         return found, links, reader.count()
 
-    found, links, count = await memories._shared.read(plan)  # noqa: SLF001 - internal API for the CLI
+    found, links, count = await memories._shared.read(plan)
     shown, size = [], 0
     for memory in found:
         shown.append(_create_entry(memory))

@@ -27,7 +27,7 @@ from mama_structs.memory.embedding.protocol import (  # noqa: F401 - for type hi
     Calibration,
     Kind,
     Vectors,
-    calibrated,
+    calibrate_embedder,
     fingerprint_of,
     normalize_rows,
 )
@@ -86,9 +86,9 @@ class ServiceEmbedder(CalibratingEmbedder):
 
     """
 
-    provider: ClassVar[str]
+    _provider: ClassVar[str]
     """The provider's name, which is also the name of its extra."""
-    package: ClassVar[tuple[str, str]]
+    _package: ClassVar[tuple[str, str]]
     """The package and the name of its client class."""
     model_dimensions: ClassVar[Mapping[str, int]]
     """The default dimensions of known models."""
@@ -115,7 +115,7 @@ class ServiceEmbedder(CalibratingEmbedder):
     @property
     def name(self) -> str:
         """The provider and the model, separated by a slash."""
-        return f"{self.provider}/{self.model}"
+        return f"{self._provider}/{self.model}"
 
     @property
     def fingerprint(self) -> str:
@@ -131,8 +131,8 @@ class ServiceEmbedder(CalibratingEmbedder):
 
         """
         if self.client is None:
-            package, client = self.package
-            self.client = getattr(_import_package(package, self.provider), client)()
+            package, client = self._package
+            self.client = getattr(_import_package(package, self._provider), client)()
         own = self.model_dimensions.get(self.model, self.default_dimensions)
         options = {} if self.dimensions == own else {self.dimensions_parameter: self.dimensions}
         vectors: list[Any] = []
@@ -169,8 +169,8 @@ class OpenAIEmbedder(ServiceEmbedder):
     The client is an ``openai.AsyncOpenAI`` or ``AsyncAzureOpenAI``. If none is given, ``OPENAI_API_KEY`` is read.
     """
 
-    provider = "openai"
-    package: ClassVar[tuple[str, str]] = ("openai", "AsyncOpenAI")
+    _provider = "openai"
+    _package: ClassVar[tuple[str, str]] = ("openai", "AsyncOpenAI")
     model_dimensions: ClassVar[Mapping[str, int]] = {
         "text-embedding-3-small": 1536,
         "text-embedding-3-large": 3072,
@@ -197,8 +197,8 @@ class CohereEmbedder(ServiceEmbedder):
     request.
     """
 
-    provider = "cohere"
-    package: ClassVar[tuple[str, str]] = ("cohere", "AsyncClientV2")
+    _provider = "cohere"
+    _package: ClassVar[tuple[str, str]] = ("cohere", "AsyncClientV2")
     model_dimensions: ClassVar[Mapping[str, int]] = {
         "embed-v4.0": 1536,
         "embed-english-v3.0": 1024,
@@ -229,8 +229,8 @@ class VoyageEmbedder(ServiceEmbedder):
     Nearly all models of this provider have 1024 dimensions, so this is the default for unknown models.
     """
 
-    provider = "voyage"
-    package: ClassVar[tuple[str, str]] = ("voyageai", "AsyncClient")
+    _provider = "voyage"
+    _package: ClassVar[tuple[str, str]] = ("voyageai", "AsyncClient")
     model_dimensions: ClassVar[Mapping[str, int]] = {"voyage-3-lite": 512}
     default_dimensions = 1024
 

@@ -17,6 +17,7 @@ from mama_structs.importers.mem0 import reader as mem0
 from mama_structs.importers.shared.import_model import ImportedData
 from mama_structs.importers.shared.import_report import ImportReport
 from mama_structs.importers.shared.import_writer import ImportWriter
+from mama_structs.memory.records.record_store import RecordStore
 from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.engine import ProgressCallback
 from mama_structs.memory.types.requests import check_file, check_progress
@@ -83,11 +84,11 @@ async def import_data(
 ) -> ImportReport:
     """Import data that `read_source` has returned; see `import_from`."""
     check_progress(progress)
-    shared = memories._shared  # noqa: SLF001 - an internal attribute of the store
+    shared = memories._shared
     shared.check()
     run = ImportWriter(
         shared=shared,
-        records=memories.records,
+        records=RecordStore(shared),
         outside=data,
         dry_run=_check.check_bool("dry_run", dry_run),
         again=_check.check_bool("again", again),

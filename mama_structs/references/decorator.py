@@ -250,7 +250,7 @@ def _merge_defaults(base: ReferenceOptions | None, defaults: Mapping[str, Any]) 
 
     Unless *defaults* enable references, the caller of the tool must request them.
     """
-    options = (base or ReferenceOptions()).changed(defaults)
+    options = (base or ReferenceOptions())._changed(defaults)
     return attrs.evolve(options, include_references=False) if options.include_references is None else options
 
 
@@ -341,7 +341,7 @@ class _ToolDecorator:
         session = find_session() if self.resolver is None else None
         if session is None:
             return self.resolver, self.options
-        base = session.references
+        base = session.reference_options
         return session.resolver, self.options if base is None else _merge_defaults(base, self.decorator_arguments)
 
     def _prepare_request(self, reference_arguments: dict[str, Any], name: str) -> _ReferenceRequest | None:
@@ -350,20 +350,20 @@ class _ToolDecorator:
             # Fast path: models often pass this argument, and creating the options takes 5 microseconds.
             return None
         resolver, defaults = self._get_resolver_and_options()
-        if not reference_arguments and not defaults.wanted:
+        if not reference_arguments and not defaults._wanted:
             return None
         if resolver is not None and not resolver.settings.enabled:
             return None
         options, ceilings = (
-            defaults.held(reference_arguments) if is_model_call.get() else (defaults.changed(reference_arguments), {})
+            defaults._held(reference_arguments) if is_model_call.get() else (defaults._changed(reference_arguments), {})
         )
-        if not options.wanted:
+        if not options._wanted:
             return None
         if resolver is None:
             raise make_no_session_error(
                 f"{name} asks for references", hint="@session.with_references or @with_references(resolver=resolver)"
             )
-        resolver.ready(options)
+        resolver._ready(options)
         return _ReferenceRequest(resolver, options, ceilings)
 
     async def _enrich(self, result: Any, asked: _ReferenceRequest, subject: str | None) -> Any:
@@ -382,7 +382,7 @@ class _ToolDecorator:
             return None  # Ignore invalid arguments here, because the call itself raises a better error for them.
         bound.apply_defaults()
         value = bound.arguments.get(self.subject)
-        return None if value is None else resolver.key(self.subject, value)
+        return None if value is None else resolver._key(self.subject, value)
 
 
 @attrs.frozen

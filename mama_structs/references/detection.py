@@ -80,12 +80,12 @@ class IdType(_CachedFunction):
         super().__init__(self._make_rule)
         self.name: str = name
         self.scheme: IdScheme = scheme
-        self._brief = frozenset(scheme.brief_of(name))
+        self._brief = frozenset(scheme.brief_fields(name))
         self._plain_brief = frozenset(map(_normalize_name, self._brief))
 
     def _make_rule(self, field: Any) -> FieldRule:
         scheme = self.scheme
-        expected = scheme.expected(field) if isinstance(field, str) else None
+        expected = scheme.expected_types(field) if isinstance(field, str) else None
         denied = field in scheme.deny or self.name in scheme.unresolvable
         return FieldRule(
             type=self.name,
@@ -185,7 +185,7 @@ class IdDetector:
     def _find_field_type(self, holder: str, field: Any) -> IdType | None:
         """Return the type of the ids in *field* of a mapping named *holder*, or None if no scheme defines it."""
         for scheme in self._field_schemes if isinstance(field, str) else ():
-            name = scheme.type_in(field, holder) or (scheme.type_called(holder) if field in scheme.own else None)
+            name = scheme._type_in(field, holder) or (scheme._type_called(holder) if field in scheme.own else None)
             if name is not None:
                 return self._get_type(name, scheme)
         return None
@@ -197,14 +197,14 @@ class IdDetector:
         The type may be stored in the entity itself, as in JSON:API.
         """
         for scheme in self._field_schemes if field in self.own_fields else ():
-            if field in scheme.own and (name := scheme.type_called(entity.get("type"))) is not None:
+            if field in scheme.own and (name := scheme._type_called(entity.get("type"))) is not None:
                 return self._get_type(name, scheme)
         return self._types_by_field[holder][field]
 
     def to_key(self, field: str, text: str) -> str:
         """Return *text* as an id. If only the field name determines its type, add the type as a prefix."""
         kind = self._types_by_field[""][field] if self.find_type(text) is None else None
-        return text if kind is None or not kind.scheme.is_bare(text) else f"{kind.name}:{text}"
+        return text if kind is None or not kind.scheme._is_bare(text) else f"{kind.name}:{text}"
 
     def find_own_id(self, entity: Mapping[Any, Any], holder: str = "") -> str | None:
         """Return the id of *entity* itself, or None. *holder* is the name of the mapping that contains its fields."""
@@ -492,4 +492,4 @@ def _to_field_ids(kind: IdType, value: Any) -> Any:
         # Return the same array if it contains no ids, because rows are compared by identity.
         return keys if any(new is not old for new, old in zip(keys, value, strict=True)) else value
     text = str.__str__(value) if isinstance(value, str) else _format_whole_number(value)
-    return _FieldId((f"{kind.name}:{text}", kind)) if kind.scheme.is_bare(text) else value
+    return _FieldId((f"{kind.name}:{text}", kind)) if kind.scheme._is_bare(text) else value

@@ -209,7 +209,7 @@ class InflightQueries:
                         f"{key} is asked for by the source that is about to answer it",
                         hint="a source may ask its resolver for other ids only",
                     )
-                self._counters.shared_in_flight += 1
+                self._counters.coalesced += 1
             self._add_waiter(flight, joined, key, bounded=bounded)
 
     def _add_waiter(self, flight: InflightQuery, joined: dict[str, InflightQuery], key: str, *, bounded: bool) -> None:
@@ -268,7 +268,7 @@ class InflightQueries:
                 expiry.cancel()
                 self._counters.retries += attempt.retries
                 self._counters.rate_limited += attempt.rate_limited
-                self._counters.gate_waits += attempt.gate_waits
+                self._counters.rate_limit_waits += attempt.gate_waits
         for key, flight in batch.queries.items():
             if self._queries_by_key.get(key) is flight:
                 self._on_answer(key, flight.query, outcomes[key])

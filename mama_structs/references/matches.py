@@ -37,7 +37,7 @@ class FieldRule:
         return self.is_accepted and not self.is_own_id_field
 
 
-class Found(tuple[str, FieldRule, int | None, ContainerPosition, Any]):
+class IdMatch(tuple[str, FieldRule, int | None, ContainerPosition, Any]):
     """One occurrence of an id in a payload. The same id may occur several times."""
 
     __slots__ = ()
@@ -65,7 +65,7 @@ class Found(tuple[str, FieldRule, int | None, ContainerPosition, Any]):
         return str(self[1].field)
 
     @property
-    def primary(self) -> bool:
+    def is_primary(self) -> bool:
         """True if the field is a direct relation of the entity."""
         return self[1].primary
 
@@ -103,7 +103,7 @@ def format_json_pointer(position: ContainerPosition, key: Any) -> str:
     return "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in reversed(keys))
 
 
-class IdMatches(Sequence[Found]):  # noqa: PLW1641 - mutable and therefore unhashable
+class IdMatches(Sequence[IdMatch]):  # noqa: PLW1641 - mutable and therefore unhashable
     """
     Sequence of id matches in payload order.
 
@@ -117,20 +117,20 @@ class IdMatches(Sequence[Found]):  # noqa: PLW1641 - mutable and therefore unhas
         return len(self.flat_items) // _MATCH_TUPLE_LENGTH
 
     @overload
-    def __getitem__(self, index: int) -> Found: ...
+    def __getitem__(self, index: int) -> IdMatch: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Found]: ...
-    def __getitem__(self, index: int | slice) -> Found | list[Found]:
+    def __getitem__(self, index: slice) -> list[IdMatch]: ...
+    def __getitem__(self, index: int | slice) -> IdMatch | list[IdMatch]:
         return (
             list(self)[index]
             if isinstance(index, slice)
-            else Found(
+            else IdMatch(
                 self.flat_items[(at := range(len(self))[index] * _MATCH_TUPLE_LENGTH) : at + _MATCH_TUPLE_LENGTH]
             )
         )
 
-    def __iter__(self) -> Iterator[Found]:
-        return map(Found, self.iter_tuples())
+    def __iter__(self) -> Iterator[IdMatch]:
+        return map(IdMatch, self.iter_tuples())
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented

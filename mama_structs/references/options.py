@@ -146,16 +146,16 @@ class ReferenceOptions:
             )
 
     @property
-    def wanted(self) -> bool:
+    def _wanted(self) -> bool:
         """True if these options request any references."""
         return self.include_references is not False and self.reference_depth > 0
 
     @property
-    def levels(self) -> int:
+    def _levels(self) -> int:
         """Number of requested levels of references."""
         return max((path.count(".") + 1 for path in self.expand), default=self.reference_depth)
 
-    def scope(self, *, is_list: bool) -> Scope:
+    def _scope(self, *, is_list: bool) -> Scope:
         """Return which fields to follow. By default: all fields for a query, direct relations for a list."""
         if self.expand:
             return "all"
@@ -163,7 +163,7 @@ class ReferenceOptions:
             return self.include_references
         return "primary" if is_list else "all"
 
-    def changed(self, asked: Mapping[str, Any]) -> ReferenceOptions:
+    def _changed(self, asked: Mapping[str, Any]) -> ReferenceOptions:
         """Return a copy with the options in *asked*. Setting *expand* resets types and depth, and vice versa."""
         if self.expand and not asked.keys().isdisjoint(("reference_types", "reference_depth")):
             asked = {"expand": (), **asked}
@@ -171,13 +171,13 @@ class ReferenceOptions:
             asked = {"reference_types": None, "reference_depth": 1, **asked}
         return attrs.evolve(self, **asked)
 
-    def held(self, asked: Mapping[str, Any]) -> tuple[ReferenceOptions, dict[str, Any]]:
+    def _held(self, asked: Mapping[str, Any]) -> tuple[ReferenceOptions, dict[str, Any]]:
         """
         Return the options for a model's request, clamped to the ceilings of the tool.
 
         The second return value contains the ceilings that the request exceeded.
         """
-        wanted = self.changed(asked)
+        wanted = self._changed(asked)
         ceilings = {"max_references": self.max_references, "max_references_per_entity": self.max_references_per_entity}
         ceilings["reference_depth"] = self.max_depth
         exceeded: dict[str, Any] = {name: least for name, least in ceilings.items() if getattr(wanted, name) > least}

@@ -28,7 +28,7 @@ from mama_structs.references import results as outcomes
 from mama_structs.references.cache import AnswerPredicate, CacheGroup
 from mama_structs.references.detection import META_KEY, SECTION_KEY, IdDetector
 from mama_structs.references.inflight import InflightQueries, SourceQuery
-from mama_structs.references.matches import FieldRule, Found, ScanResult
+from mama_structs.references.matches import FieldRule, IdMatch, ScanResult
 from mama_structs.references.options import Kind, ReferenceOptions, Scope, check_kind, check_primary
 from mama_structs.references.payload_shape import PayloadShape, classify_payload
 from mama_structs.references.results import NOT_FOUND, Counters, Failure, ResolverStats, SourceAnswer, SourceOutcome
@@ -113,7 +113,7 @@ class Resolver:
         self._base: Resolver | None = None
         self._own_sources = self.sources
 
-    def joined_by(
+    def _joined_by(
         self,
         sources: Iterable[EntitySource],
         *,
@@ -162,7 +162,7 @@ class Resolver:
         *,
         subject: str | None = None,
         kind: Kind = "auto",
-    ) -> Sequence[Found]:
+    ) -> Sequence[IdMatch]:
         """
         Return the references in *payload* that *options* selects, without querying a source.
 
@@ -183,11 +183,11 @@ class Resolver:
         load = measure_input(payload, max_chars=MAX_SYNC_CHARS, max_items=MAX_SYNC_ITEMS)
         check_sync_size("payload", load, hint="await resolver.enrich(payload), which processes it in a thread")
         mapping = as_payload(payload)
-        if mapping is None or not options.wanted:
+        if mapping is None or not options._wanted:
             return []
         shape, scan = _classify_and_scan(mapping, self._detector, kind=kind, subject=subject)
-        self._counters.lookalikes += len(scan.lookalikes)
-        types, every = options.reference_types, options.scope(is_list=shape.kind == "list") == "all"
+        self._counters.look_alikes += len(scan.lookalikes)
+        types, every = options.reference_types, options._scope(is_list=shape.kind == "list") == "all"
         if every and types is None and not options.expand:
             return scan.matches
         paths = ExpandPaths(options.expand) if options.expand else None
@@ -207,7 +207,7 @@ class Resolver:
             return None
         return tuple(dict.fromkeys(str(name) for types in every for name in sorted(types or ())))
 
-    def key(self, field: str, value: object) -> str:
+    def _key(self, field: str, value: object) -> str:
         """
         Return *value* as an id, in the form of reference keys. *field* is the name of the field that contains it.
 
@@ -217,7 +217,7 @@ class Resolver:
 
     # Resolution
 
-    async def query(self, entity_id: str) -> dict[str, Any]:
+    async def fetch(self, entity_id: str) -> dict[str, Any]:
         """
         Return a source's complete answer for one id.
 
@@ -240,7 +240,7 @@ class Resolver:
             raise EntityNotFound(entity_id, hint="ids of this type name nothing")
         raise InvalidArgument(question.error)
 
-    async def load(
+    async def _load(
         self,
         key: str,
         fetch: Callable[[str], Awaitable[Mapping[str, Any]]],
@@ -266,7 +266,7 @@ class Resolver:
         return await self._fetch_fresh(key, SourceQuery(kind, source, fetch))
 
     @asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
+    async def _slot(self) -> AsyncIterator[None]:
         """Hold an upstream query slot for the duration of the block, for a query that the host sends."""
         async with self._require_open().acquire_slot():
             yield
@@ -289,14 +289,14 @@ class Resolver:
                 f"ids must be a list of ids, got {repr_short(ids)}", hint="for one id, give a list of one"
             )
         self._require_open()
-        if not self.settings.enabled or not options.wanted:
+        if not self.settings.enabled or not options._wanted:
             return References({})
         sought, given = self._make_draft(options), list(ids)
 
         def choose() -> LevelPlan:
             kinds = ((entity_id, self._detector.find_type(entity_id)) for entity_id in map(str, given))
             found = [
-                Found((one, UNKNOWN_RULE if kind is None else kind[None], None, None, None)) for one, kind in kinds
+                IdMatch((one, UNKNOWN_RULE if kind is None else kind[None], None, None, None)) for one, kind in kinds
             ]
             if sought.paths is not None:
                 for entity_id, rule, *_ in found:
@@ -305,7 +305,7 @@ class Resolver:
             return select_references(found, options, "all")
 
         plan = await run_inline_or_in_thread(measure_input(given), choose)
-        await self._resolve_levels(sought, plan, options, options.scope(is_list=False), self._detector)
+        await self._resolve_levels(sought, plan, options, options._scope(is_list=False), self._detector)
         await self._add_decisions(sought, options)
         return References(*await self._build_section(sought, options))
 
@@ -343,7 +343,7 @@ class Resolver:
         options = self._check_options(options)
         check_kind(kind)
         fields = check_primary(primary)
-        if not self.settings.enabled or not options.wanted:
+        if not self.settings.enabled or not options._wanted:
             return payload
         self._require_open()
         load = measure_input(payload)
@@ -355,7 +355,7 @@ class Resolver:
         shape, scan = await run_inline_or_in_thread(
             load, _classify_and_scan, mapping, detector, kind=kind, subject=subject
         )
-        scope = options.scope(is_list=shape.kind == "list")
+        scope = options._scope(is_list=shape.kind == "list")
         earlier = mapping.get(META_KEY, {}).get("omitted_ids", ())
         # An entry truncated to one line of text lacks the fields, so fetch its entity again.
         existing = {key: entry for key, entry in mapping.get(SECTION_KEY, {}).items() if not isinstance(entry, str)}
@@ -385,7 +385,7 @@ class Resolver:
             enriched[META_KEY] = meta
         return enriched
 
-    def ready(self, options: ReferenceOptions) -> None:
+    def _ready(self, options: ReferenceOptions) -> None:
         """Validate *options* before a tool runs, and raise the errors that `enrich` would raise with them."""
         self._check_options(options)
         if self.settings.enabled:
@@ -450,7 +450,7 @@ class Resolver:
 
     @property
     def _is_closed(self) -> bool:
-        return self._closed or (self._base is not None and self._base._is_closed)  # noqa: SLF001 - same class
+        return self._closed or (self._base is not None and self._base._is_closed)
 
     def _require_open(self) -> InflightQueries:
         if self._is_closed:
@@ -500,7 +500,7 @@ class Resolver:
         """
         until = asyncio.get_running_loop().time() + options.deadline
         await self._resolve_level(draft, plan, until, options.deadline)
-        if options.levels < 2:  # noqa: PLR2004 - compared with the second level
+        if options._levels < 2:  # noqa: PLR2004 - compared with the second level
             return
 
         def choose() -> LevelPlan | None:
@@ -520,13 +520,13 @@ class Resolver:
     async def _resolve_level(self, draft: SectionDraft, plan: LevelPlan, until: float, deadline: float) -> None:
         draft.omitted.update(plan.omitted)
         draft.filtered.update(plan.filtered)
-        loaded = await self._load(plan.selected, until, deadline)
+        loaded = await self._load_entities(plan.selected, until, deadline)
         for entity_id, kind in plan.selected.items():
             outcome, source = loaded[entity_id], self._find_source(entity_id)
             fields: Mapping[str, Any] = {}
             if isinstance(outcome, SourceAnswer) and source is not None:
                 fields = source.flatten(entity_id, outcome.data)
-            bare_id = source.scheme.bare_id(entity_id) if source is not None and source.scheme.fields else None
+            bare_id = source.scheme._bare_id(entity_id) if source is not None and source.scheme.fields else None
             draft.references[entity_id] = Reference(kind, outcome, fields, bare_id)
 
     async def _add_decisions(
@@ -579,7 +579,7 @@ class Resolver:
             return options.fields.get(kind)
         if options.fields == "all":
             return None
-        return next((names for one in self.sources if (names := one.scheme.brief_of(kind))), None)
+        return next((names for one in self.sources if (names := one.scheme.brief_fields(kind))), None)
 
     def _note_missing_sources(self, mapping: Mapping[str, Any], kind: Kind, subject: str | None) -> tuple[str, ...]:
         """
@@ -615,7 +615,7 @@ class Resolver:
         load = measure_input(draft.omitted, draft.filtered, draft.positions, *fields)
         section, meta = await run_inline_or_in_thread(load, draft.build_section, options)
         counters = self._counters
-        counters.lookalikes += draft.lookalikes
+        counters.look_alikes += draft.lookalikes
         for entity_id, reference in draft.references.items():
             if isinstance(reference.outcome, Failure):
                 counters.failures[reference.outcome.kind] += 1
@@ -688,7 +688,9 @@ class Resolver:
             return data
         raise outcomes.to_exception(outcome, key)
 
-    async def _load(self, wanted: Mapping[str, str], until: float, deadline: float) -> Mapping[str, SourceOutcome]:
+    async def _load_entities(
+        self, wanted: Mapping[str, str], until: float, deadline: float
+    ) -> Mapping[str, SourceOutcome]:
         """Return an outcome for every id. Ids without an answer at the loop time *until* get a deadline failure."""
         loaded: dict[str, SourceOutcome] = {}
         questions: dict[str, SourceQuery] = {}

@@ -155,14 +155,14 @@ class ResolverStats:
         upstream_queries: Queries sent to sources. A batch counts as one, a query rejected by the rate limiter as none.
         cache_hits: Ids answered from the cache.
         cache_misses: Ids that required a query.
-        shared_in_flight: Ids that joined a query already in flight.
+        coalesced: Ids that joined a query already in flight.
         retries: Queries that the client retried.
         rate_limited: Answers that rejected the query because of a rate limit.
-        gate_waits: Queries that waited for the rate limiter of their node, because of a cooldown or because all of
+        rate_limit_waits: Queries that waited for the rate limiter of their node, because of a cooldown or because all of
             its slots were in use, including use by other sessions.
         timeouts: References without an answer before their timeout or deadline.
         failures: Number of failed references by kind.
-        lookalikes: Strings skipped because their field expects another type.
+        look_alikes: Strings skipped because their field expects another type.
         latency: Duration of upstream queries in seconds: quantiles ``p50``, ``p90``, ``p99`` of the last 1,024.
         bytes_added: JSON bytes of the returned references.
         references: Number of returned references.
@@ -175,13 +175,13 @@ class ResolverStats:
     upstream_queries: int
     cache_hits: int
     cache_misses: int
-    shared_in_flight: int
+    coalesced: int
     retries: int
     rate_limited: int
-    gate_waits: int
+    rate_limit_waits: int
     timeouts: int
     failures: dict[str, int]
-    lookalikes: int
+    look_alikes: int
     latency: dict[str, float]
     bytes_added: int
     references: int
@@ -201,11 +201,11 @@ class Counters:
     upstream_queries: int = 0
     cache_hits: int = 0
     cache_misses: int = 0
-    shared_in_flight: int = 0
+    coalesced: int = 0
     retries: int = 0
     rate_limited: int = 0
-    gate_waits: int = 0
-    lookalikes: int = 0
+    rate_limit_waits: int = 0
+    look_alikes: int = 0
     bytes_added: int = 0
     references: int = 0
     follow_up_calls_saved: int = 0

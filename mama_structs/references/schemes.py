@@ -179,14 +179,14 @@ class IdScheme:
         """Return the type name if the whole *text* is an id of this scheme, else None."""
         if self.fields:
             kind, _, bare = text.partition(":")
-            return kind if kind in (self.types or ()) and self.is_bare(bare) else None
+            return kind if kind in (self.types or ()) and self._is_bare(bare) else None
         matched = self.pattern.fullmatch(text) if len(text) <= MAX_ID_LENGTH else None
         type_of = self.type_of
         if matched is None or type_of is None:
             return None
         return type_of.get(matched[1]) if isinstance(type_of, Mapping) else type_of(text)
 
-    def type_in(self, field: str, holder: str) -> str | None:
+    def _type_in(self, field: str, holder: str) -> str | None:
         """Return the type of the ids in *field* of a mapping named *holder*, or None if no rule applies."""
         if field in self.deny:
             return None
@@ -196,11 +196,11 @@ class IdScheme:
                 return kind
         return None
 
-    def type_called(self, name: object) -> str | None:
+    def _type_called(self, name: object) -> str | None:
         """Return the type of the entities in a mapping or list with this *name*, or None if no type matches."""
         return self._types_by_name.get(name.lower()) if isinstance(name, str) else None
 
-    def bare_id(self, key: str) -> str:
+    def _bare_id(self, key: str) -> str:
         """
         Return the id as its own system writes it.
 
@@ -208,15 +208,15 @@ class IdScheme:
         """
         return key.partition(":")[2] if self.fields else key
 
-    def is_bare(self, text: str) -> bool:
+    def _is_bare(self, text: str) -> bool:
         """Return True if *text* may be an id without a type prefix."""
         return 0 < len(text) <= MAX_ID_LENGTH and self.pattern.fullmatch(text) is not None
 
-    def brief_of(self, kind: str) -> tuple[str, ...]:
+    def brief_fields(self, kind: str) -> tuple[str, ...]:
         """Return the names of a type's main fields, or an empty tuple if the scheme does not list them."""
         return self.brief.get(kind, ())
 
-    def expected(self, field: str) -> frozenset[str] | None:
+    def expected_types(self, field: str) -> frozenset[str] | None:
         """Return the types that the ids in a field should have, or None if the scheme has no hint for this field."""
         if field in self.hints:
             return self.hints[field]
@@ -271,7 +271,7 @@ def _wrap_fetch_with_bare_id(scheme: IdScheme, function: Fetch | None) -> Fetch 
         return None
 
     async def fetch(key: str) -> Mapping[str, Any]:
-        return await function(scheme.bare_id(key))
+        return await function(scheme._bare_id(key))
 
     return fetch
 
@@ -281,7 +281,7 @@ def _wrap_fetch_many_with_bare_ids(scheme: IdScheme, function: FetchMany | None)
         return None
 
     async def fetch_many(keys: list[str]) -> Mapping[str, Mapping[str, Any] | Exception]:
-        bare = {key: scheme.bare_id(key) for key in keys}
+        bare = {key: scheme._bare_id(key) for key in keys}
         answers = await function(list(bare.values()))
         if not isinstance(answers, Mapping):
             return answers
@@ -323,7 +323,7 @@ class Source:
     max_batch: int | None = attrs.field(
         default=None, validator=attrs.validators.optional(_check.field_validator(_check.check_integer, 1, 10**9))
     )
-    is_cached: bool = True
+    cache: bool = True
 
     def __attrs_post_init__(self) -> None:
         """Raise `InvalidArgument` if both functions are missing, and adapt functions to bare ids."""

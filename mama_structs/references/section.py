@@ -452,7 +452,7 @@ class References(Mapping[str, Mapping[str, Any]]):
     meta: Mapping[str, Any] = attrs.field(factory=dict)
 
     @classmethod
-    def of(cls, result: object) -> References:
+    def from_result(cls, result: object) -> References:
         """Return the references in a tool's result. The object is empty if the result has none."""
         mapping = as_mapping(result) or {}
         section, meta = mapping.get(SECTION_KEY), mapping.get(META_KEY)

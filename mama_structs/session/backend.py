@@ -62,7 +62,7 @@ from mama_structs.storage.postgres.leases import Leases
 from mama_structs.storage.postgres.pool import PostgresPool
 from mama_structs.storage.postgres.store import PostgresStorage
 from mama_structs.storage.sealed_rows import DamagedValue, RowChange, Rows
-from mama_structs.storage.sqlite_errors import Finding
+from mama_structs.storage.sqlite_errors import Issue
 from mama_structs.storage.sqlite_store import RowStorage, SqliteStorage, await_job
 
 _log: Final = logging.getLogger("mama_structs")
@@ -208,7 +208,7 @@ class Backend:
         except BaseException:
             self._release(key)
             raise
-        refs.keep(log, entries=entries, directory=self.path)
+        refs._keep(log, entries=entries, directory=self.path)
         conversation = OpenConversation(
             key, refs, log, [loop], RecallLog.from_rows(log_rows, _make_log_writer(log, refs))
         )
@@ -235,8 +235,8 @@ class Backend:
                 raise _make_exists_error(key.name)
             refs, log = origin.refs.fork(), None
             if origin.log is not None:
-                log = origin.log.fork(key.name, refs.now())
-                refs.keep(log, directory=self.path)
+                log = origin.log.fork(key.name, refs._now())
+                refs._keep(log, directory=self.path)
             recall_log = origin.recall_log.copy(_make_log_writer(log, refs))
         except BaseException:
             self._release(key)
@@ -353,10 +353,12 @@ class Backend:
         """
         conversation = self._open.get(key)
         with contextlib.ExitStack() as claims:
-            if conversation is not None and conversation.refs.is_here and not conversation.is_orphaned:
+            if conversation is not None and conversation.refs._is_here and not conversation.is_orphaned:
                 usage = conversation.refs.usage
                 size = InputSize(usage.bytes, usage.handles)
-                erased_entries = await conversation.refs.change(size, lambda refs: refs.erase(erasure, dry_run=dry_run))
+                erased_entries = await conversation.refs.change(
+                    size, lambda refs: refs._erase(erasure, dry_run=dry_run)
+                )
             else:
                 busy: StoreBusy | None = None
                 try:
@@ -371,7 +373,7 @@ class Backend:
                 if busy is not None and erased_entries:
                     raise busy
                 for one in () if dry_run else erased_entries:
-                    log.put(one.versioned, DeletedEntry(datetime.now(UTC)))
+                    log.put(one.versioned_handle, DeletedEntry(datetime.now(UTC)))
             if not dry_run:
                 await self.storage.flush()
                 hashes = erasure.digests.union(one.content.hash for one in erased_entries)
@@ -385,7 +387,7 @@ class Backend:
         """Store the time of last use, unless another process holds the write lock. Best effort."""
         if conversation.log is not None and conversation.log.is_started:
             with contextlib.suppress(MamaStructsError):
-                at = conversation.refs.now()
+                at = conversation.refs._now()
                 await self.storage.transact(
                     lambda rows: record_use(rows, conversation.key, at), namespaces=[conversation.key.namespace], wait=0
                 )
@@ -410,11 +412,11 @@ class Backend:
             self._unregister(one)
         await self._wait_for_releases()
 
-    async def check(self) -> list[Finding]:
+    async def check(self) -> list[Issue]:
         """Check the store for damage."""
         findings = await self.storage.check()
         return findings + [
-            Finding("error", "missing", f"{text} is gone, which {change} names", change)
+            Issue("error", "missing", f"{text} is gone, which {change} names", change)
             for text, change in await missing_texts(self.storage)
         ]
 
@@ -572,12 +574,12 @@ def _open_server(url: str, options: ServerSettings | None) -> Backend:
             for server in servers:
                 opened.callback(server.close)
             engines = make_server_engines(servers[0])
-            leases = Leases(servers[1], seconds=servers[1].options.lease)
+            leases = Leases(servers[1], seconds=servers[1].options.lease_seconds)
             storage = PostgresStorage(
                 servers[0],
                 lease_name_of=parse_conversation_part,
                 leases=leases,
-                wait=servers[0].options.wait,
+                wait=servers[0].options.pool_timeout,
             )
             home = Backend(storage, engines, key=url, locks=leases)
             opened.pop_all()
@@ -588,7 +590,7 @@ def _open_server(url: str, options: ServerSettings | None) -> Backend:
 
 def _make_log_writer(log: ConversationLog | None, refs: RefStore) -> Callable[[Mapping[str, RowChange]], None]:
     """Return a function that stores changes of the recall log, or does nothing without *log*."""
-    return lambda rows: None if log is None else log.write_recall_rows(rows, refs.now())
+    return lambda rows: None if log is None else log.write_recall_rows(rows, refs._now())
 
 
 def _make_exists_error(name: str) -> InvalidArgument:
@@ -607,9 +609,9 @@ def _make_busy_error(name: str, where: str) -> StoreBusy:
 
 
 def _check_shareable(conversation: OpenConversation, refs: RefStore, loop: asyncio.AbstractEventLoop) -> None:
-    if not conversation.refs.is_here or any(one is not loop and not one.is_closed() for one in conversation.loops):
+    if not conversation.refs._is_here or any(one is not loop and not one.is_closed() for one in conversation.loops):
         raise _make_busy_error(conversation.key.name, "another event loop of this process")
-    if not conversation.refs.is_like(refs):
+    if not conversation.refs._is_like(refs):
         raise InvalidArgument(
             f"the conversation {conversation.key.name!r:.80} is open with other settings",
             hint="open it with the same files, settings.descriptors and settings.answers, or close the other one first",

@@ -16,6 +16,7 @@ from mama_structs._internal.event_loop import LoopGuard, run_to_completion
 from mama_structs._internal.telemetry import load_opentelemetry
 from mama_structs.errors import InvalidArgument, StoreBusy, StoreReadOnly, repr_short
 from mama_structs.memory.embedding.protocol import Embedder
+from mama_structs.memory.store import maintenance
 from mama_structs.memory.store.factory import check_helpers, open_memories
 from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.judge import Judge
@@ -38,7 +39,7 @@ from mama_structs.session.wiring import (
     make_text_eraser,
 )
 from mama_structs.settings import Settings, disable_unreadable_descriptors
-from mama_structs.tools.exposure import Exposure
+from mama_structs.tools.exposure import ToolSelector
 from mama_structs.tools.tool import Tool, ToolAnnotations
 
 
@@ -90,8 +91,8 @@ def _check_settings(settings: Settings | None) -> Settings:
     return checked
 
 
-def _check_exposure(exposure: Exposure | None) -> Exposure | None:
-    if exposure is not None and not isinstance(exposure, Exposure):
+def _check_exposure(exposure: ToolSelector | None) -> ToolSelector | None:
+    if exposure is not None and not isinstance(exposure, ToolSelector):
         raise InvalidArgument(f"exposure must be an Exposure, got {repr_short(exposure)}")
     return exposure
 
@@ -101,8 +102,8 @@ class OpenRequest:
     """The arguments of `Session.open`. They are checked in the order of the fields."""
 
     settings: Settings = attrs.field(converter=_check_settings)
-    exposure: Exposure | None = attrs.field(converter=_check_exposure)
-    references: ReferenceOptions | None
+    tool_selector: ToolSelector | None = attrs.field(converter=_check_exposure)
+    reference_options: ReferenceOptions | None
     resolver: Resolver | None
     structs: Any
     sources: Iterable[EntitySource]
@@ -113,15 +114,15 @@ class OpenRequest:
     reranker: Reranker | None
     judge: Judge | None
     namespace: str
-    reads: Iterable[str]
+    read_namespaces: Iterable[str]
     scopes: tuple[str, ...] = attrs.field(init=False)
-    files: Location | None
+    files_root: Location | None
     refs: RefStore = attrs.field(init=False)
 
     @all_sources.default
     def _find_sources(self) -> tuple[EntitySource, ...]:
-        if self.references is not None and not isinstance(self.references, ReferenceOptions):
-            raise InvalidArgument(f"references must be ReferenceOptions, got {repr_short(self.references)}")
+        if self.reference_options is not None and not isinstance(self.reference_options, ReferenceOptions):
+            raise InvalidArgument(f"references must be ReferenceOptions, got {repr_short(self.reference_options)}")
         own = check_sources(self.sources)
         every = own if self.structs is None else check_sources([_make_structs_source(self.structs), *own])
         if self.resolver is None:
@@ -138,11 +139,11 @@ class OpenRequest:
     @scopes.default
     def _check_memories(self) -> tuple[str, ...]:
         check_helpers(self.embedder, self.reranker, self.judge)
-        return check_scopes(self.namespace, self.reads)
+        return check_scopes(self.namespace, self.read_namespaces)
 
     @refs.default
     def _make_refs(self) -> RefStore:
-        return RefStore(settings=self.settings.descriptors, answers=self.settings.answers, files=self.files)
+        return RefStore(settings=self.settings.descriptors, answers=self.settings.answers, files=self.files_root)
 
     async def open(self, kind: type[mama_structs.Session]) -> mama_structs.Session:
         """Open the session and return it as an instance of *kind*."""
@@ -158,17 +159,17 @@ class OpenRequest:
             entered = await home.open_conversation(self.scopes[0], self.conversation, self.refs)
             # Best effort: skip the maintenance if another process is writing or the store is read-only.
             with suppress(StoreBusy, StoreReadOnly):
-                await memories.maintain()
+                await maintenance.maintain(memories._shared)
                 await expire_conversations(home, entered, self.settings)
             tools = [
                 Tool.from_function(function, annotations=ToolAnnotations(read_only=True))
                 for source in self.all_sources
                 if isinstance(source, ToolProvider)
-                for function in _get_source_tools(source, resolver, self.references)
+                for function in _get_source_tools(source, resolver, self.reference_options)
             ]
             location = self.location if isinstance(self.location, Path) else home.location
-            shared = SharedState(home, location, memories, resolver, self.references, loop, closing, tools)
-            return kind(shared, entered, settings=self.settings, exposure=self.exposure)
+            shared = SharedState(home, location, memories, resolver, self.reference_options, loop, closing, tools)
+            return kind(shared, entered, settings=self.settings, exposure=self.tool_selector)
         except BaseException:
             if entered is not None:
                 closing.push_async_callback(home.close_conversation, entered)
@@ -199,7 +200,7 @@ class OpenRequest:
         if base is None:
             base = Resolver(self.all_sources, settings=self.settings.references, home=loop)
             closing.push_async_callback(base.close)
-        joined = base.joined_by(
+        joined = base._joined_by(
             [make_memory_source(memories)], recall=make_decision_finder(memories), strange=load_chain_schemes
         )
         closing.push_async_callback(joined.close)

@@ -25,7 +25,7 @@ from mama_structs.memory.graph.results import Hit
 from mama_structs.memory.graph.traversal import Successors, select_rows
 from mama_structs.memory.save.conflict_detection import find_conflicting_pairs
 from mama_structs.memory.store.memory_store import MemoryStore
-from mama_structs.memory.types.engine import DISPLAY_BOUNDS, SYSTEM_CREATOR_INDEX, TYPE_NUMBERS, Filter, Reader
+from mama_structs.memory.types.engine import DISPLAY_BOUNDS, SYSTEM_CREATOR_INDEX, TYPE_NUMBERS, EngineFilter, Reader
 from mama_structs.memory.types.model import (
     CheckpointMetadata,
     DecisionMetadata,
@@ -41,7 +41,7 @@ from mama_structs.provenance import Origin, get_mark, least_trusted
 from mama_structs.recall import Conflict, Recall
 from mama_structs.refs.conversations.recall_log import RecalledFact, RecallLog
 from mama_structs.refs.messages.provider_messages import extract_user_text
-from mama_structs.tools.exposure import Exposure
+from mama_structs.tools.exposure import ToolSelector
 
 MIN_RECALL_CHARS: Final = 300
 MAX_HITS: Final = 10
@@ -92,7 +92,7 @@ async def build_recall(
     message: object,
     *,
     recall_log: RecallLog | None = None,
-    exposure: Exposure | None = None,
+    exposure: ToolSelector | None = None,
     is_resuming: bool = False,
     max_chars: int = 2_000,
 ) -> Recall:
@@ -113,15 +113,17 @@ async def build_recall(
     text = await run_inline_or_in_thread(measure_input(message), _get_query, message)
     hits: list[Hit] = []
     if text.strip():
-        hits, _ = await memories._search_for_prompt(text, limit=MAX_HITS, bounds=RECALL_BOUNDS)  # noqa: SLF001
+        hits, _ = await memories._search_for_prompt(text, limit=MAX_HITS, bounds=RECALL_BOUNDS)
         # Run in a thread: the first call in a process compiles the cues, which takes a quarter of a second.
         is_resuming = (
             is_resuming or (await run_in_own_thread(functools.partial(_detect_kind, text, exposure))) == "resuming"
         )
     if not hits and not is_resuming:
         return Recall()
-    plan = functools.partial(RelatedMemories.read, hits=hits, where=memories._exclude_expired(), resuming=is_resuming)  # noqa: SLF001
-    grounds = await memories._read_each_namespace(plan)  # noqa: SLF001 - internal API for this function
+    plan = functools.partial(
+        RelatedMemories.read, hits=hits, where=memories._exclude_expired(EngineFilter()), resuming=is_resuming
+    )
+    grounds = await memories._read_each_namespace(plan)
     return render_recall(
         attrs.evolve(RelatedMemories.merge(grounds), own_namespace=memories.namespace),
         hits,
@@ -139,14 +141,14 @@ def _get_query(message: object) -> str:
     return _truncate_query(extract_user_text(message)).encode("utf-8", "replace").decode()
 
 
-def _detect_kind(text: str, exposure: Exposure | None) -> str | None:
+def _detect_kind(text: str, exposure: ToolSelector | None) -> str | None:
     return (exposure or _get_default_exposure()).detect(text).kind
 
 
 @functools.cache
-def _get_default_exposure() -> Exposure:
+def _get_default_exposure() -> ToolSelector:
     # Create the default `Exposure` once per process, because validating the cues takes longer than matching them.
-    return Exposure()
+    return ToolSelector()
 
 
 def is_recalled(text: str, recall_log: RecallLog) -> bool:
@@ -190,7 +192,7 @@ class RelatedMemories:
     """The session's own namespace, which is not named in the text."""
 
     @classmethod
-    def read(cls, reader: Reader, hits: Sequence[Hit], *, where: Filter, resuming: bool) -> RelatedMemories:
+    def read(cls, reader: Reader, hits: Sequence[Hit], *, where: EngineFilter, resuming: bool) -> RelatedMemories:
         """Read the last checkpoint, and the memories that are related to *hits* and pass *where*."""
         found = [hit.memory for hit in hits]
         newest = reader.window(attrs.evolve(where, types=CHECKPOINT_TYPES), limit=1) if resuming else ()
@@ -373,7 +375,7 @@ def _generate_lines(grounds: RelatedMemories, hits: Sequence[Hit], recall_log: R
             for memory in grounds.get_memories(grounds.explained_by.get(hit.memory.id, ())):
                 yield from _generate_memory_lines(grounds, _make_related_hit(hit, memory), recall_log)
     if checkpoint is not None:
-        start = Hit(memory=checkpoint, score=0.0, relevance=1.0, parts={})
+        start = Hit(memory=checkpoint, score=0.0, relevance=1.0, signals={})
         for memory in grounds.get_memories(grounds.explained_by.get(checkpoint.id, ())[:MAX_RELATED]):
             yield from _generate_memory_lines(grounds, _make_related_hit(start, memory), recall_log)
 

@@ -19,10 +19,8 @@ from mama_structs._internal.offload import measure_input, run_inline_or_in_threa
 from mama_structs._internal.reprs import StatsTable, escape_html, format_count, format_heading, format_table, wrap_html
 from mama_structs._internal.telemetry import instrument
 from mama_structs.errors import InvalidArgument, SessionClosed
-from mama_structs.memory.types.copy_report import Copied
-from mama_structs.memory.types.extraction_result import Learned
+from mama_structs.memory.types.extraction_result import ExtractionResult
 from mama_structs.memory.types.judge import Judge
-from mama_structs.memory.types.model import Maintained
 from mama_structs.memory.types.reranker import Reranker
 from mama_structs.provenance import Origin
 from mama_structs.recall import Recall
@@ -30,12 +28,9 @@ from mama_structs.references.decorator import ReferenceDecorator, make_decorator
 from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import EntitySource
-from mama_structs.refs.conversations.conversation_info import Conversations
 from mama_structs.refs.markup.parser import Event
 from mama_structs.settings import Settings
-from mama_structs.storage.sqlite_errors import CheckReport
-from mama_structs.tools.pass_by_reference import Passed
-from mama_structs.tools.wire_names import WireNames
+from mama_structs.tools.pass_by_reference import ResolvedArguments
 
 if TYPE_CHECKING:
     from mama_structs.memory.records.record_store import RecordStore
@@ -77,13 +72,14 @@ class Session:
         conversation: Any,
         *,
         settings: Settings,
-        exposure: mama_structs.Exposure | None,
+        exposure: mama_structs.ToolSelector | None,
         inherited_tools: Iterable[mama_structs.Tool] | None = None,
     ) -> None:
+        from mama_structs.memory.records.record_store import RecordStore  # noqa: PLC0415 - lazy import
         from mama_structs.refs.store.observed_messages import ObservedMessages  # noqa: PLC0415
         from mama_structs.session.tool_calls import ToolCalls  # noqa: PLC0415 - lazy import
         from mama_structs.session.wiring import make_content_finder, make_reference_budget  # noqa: PLC0415 - lazy import
-        from mama_structs.tools.exposed_tools import ToolView  # noqa: PLC0415
+        from mama_structs.tools.exposed_tools import ExposedTools  # noqa: PLC0415
 
         self._shared: SharedState = common
         self._conversation: OpenConversation = conversation
@@ -92,11 +88,11 @@ class Session:
         self.location: Path | str | None = common.location
         self.conversation: str = conversation.key.name
         self.refs: mama_structs.RefStore = conversation.refs
-        self.memories: mama_structs.MemoryStore = common.memories.resolving(make_content_finder(self.refs))
-        self.records: RecordStore = self.memories.records
+        self.memories: mama_structs.MemoryStore = common.memories._resolving(make_content_finder(self.refs))
+        self.records: RecordStore = RecordStore(self.memories._shared)
         self.resolver: Resolver = common.resolver
-        self.references: ReferenceOptions | None = common.references
-        self.refs.own_share = make_reference_budget(self.resolver)
+        self.reference_options: ReferenceOptions | None = common.references
+        self.refs._own_share = make_reference_budget(self.resolver)
         self._observed_messages: ObservedMessages = ObservedMessages()
         self._tool_calls: ToolCalls = ToolCalls(
             self.memories,
@@ -107,7 +103,7 @@ class Session:
             inherited=inherited_tools,
         )
         self.tools: mama_structs.ToolSet = self._tool_calls.tools
-        self.exposed: ToolView = ToolView(self.tools, exposure=exposure, mode=settings.tools.dynamic)
+        self.exposed_tools: ExposedTools = ExposedTools(self.tools, exposure=exposure, mode=settings.tools.dynamic)
         self._observe_lock = asyncio.Lock()
         self._close_task: asyncio.Task[None] | None = None
         common.users += 1
@@ -125,13 +121,13 @@ class Session:
         reranker: Reranker | None = None,
         judge: Judge | None = None,
         namespace: str = "default",
-        reads: Iterable[str] = (),
+        read_namespaces: Iterable[str] = (),
         conversation: str | None = None,
-        files: str | os.PathLike[str] | None = None,
-        references: ReferenceOptions | None = None,
+        files_root: str | os.PathLike[str] | None = None,
+        reference_options: ReferenceOptions | None = None,
         resolver: Resolver | None = None,
         settings: Settings | None = None,
-        exposure: mama_structs.Exposure | None = None,
+        tool_selector: mama_structs.ToolSelector | None = None,
     ) -> SessionOpening:
         """
         Open a session.
@@ -149,17 +145,17 @@ class Session:
             reranker: Reorders the best hits of a search by reading them with the query; None for no reranking.
             judge: Classifies each new memory against older ones on the same subject, see
                 `mama_structs.memory.types.judge.Judge`; None for no judge.
-            namespace: Namespace of the memories and conversations. Others are not accessible, except for *reads*.
-            reads: Further namespaces whose memories can be read but not written; see `Memory.namespace`.
+            namespace: Namespace of the memories and conversations. Others are not accessible, except for *read_namespaces*.
+            read_namespaces: Further namespaces whose memories can be read but not written; see `Memory.namespace`.
             conversation: Name of the conversation to continue or create; None for a fresh one.
-            files: Directory below which models may write files; it is created with the first file. None: models have
+            files_root: Directory below which models may write files; it is created with the first file. None: models have
                 no tool that writes files.
-            references: Defaults for the ready-made tools and for `with_references` of this session, and ceilings for
+            reference_options: Defaults for the ready-made tools and for `with_references` of this session, and ceilings for
                 the values that models request; see `ReferenceOptions`.
             resolver: A resolver that several sessions share. Its sources replace *structs* and *sources*; its cache,
                 its limits and its ``settings.references`` apply. Its creator closes it, after the sessions.
             settings: See `Settings`.
-            exposure: Detects the topic of a message for `tools_for`; None for the built-in cues.
+            tool_selector: Detects the topic of a message for `tools_for`; None for the built-in cues.
 
         Raises:
             InvalidArgument: An argument breaks its rule; raised immediately, before anything is opened.
@@ -181,85 +177,19 @@ class Session:
             reranker=reranker,
             judge=judge,
             namespace=namespace,
-            reads=reads,
+            read_namespaces=read_namespaces,
             conversation=conversation,
-            files=files,
-            references=references,
+            files_root=files_root,
+            reference_options=reference_options,
             resolver=resolver,
             settings=settings,
-            exposure=exposure,
+            tool_selector=tool_selector,
         )
         return SessionOpening(functools.partial(request.open, cls))
 
-    @staticmethod
-    async def conversations(location: str | os.PathLike[str], *, namespace: str = "default") -> Conversations:
-        """
-        Return the conversations of a store, most recently used first, without opening a session.
-
-        Args:
-            location: A session's directory, or its server's URL.
-            namespace: The namespace of the conversations.
-
-        Raises:
-            InvalidArgument: *location* is not a session's directory, or *namespace* breaks its rule.
-            StoreError: The store cannot be read.
-
-        """
-        from mama_structs.session.upkeep import list_conversations  # noqa: PLC0415 - lazy import
-
-        return await list_conversations(location, namespace=namespace)
-
-    @staticmethod
-    async def namespaces(location: str | os.PathLike[str]) -> tuple[str, ...]:
-        """
-        Return the sorted namespaces of a store that have memories or conversations.
-
-        Args:
-            location: A session's directory, or its server's URL.
-
-        Raises:
-            InvalidArgument: *location* is not a session's directory.
-            StoreError: The store cannot be read.
-
-        """
-        from mama_structs.session.upkeep import list_namespaces  # noqa: PLC0415 - lazy import
-
-        return await list_namespaces(location)
-
-    @staticmethod
-    async def copy(
-        source: str | os.PathLike[str],
-        target: str | os.PathLike[str],
-        *,
-        namespace: str | None = None,
-        progress: Callable[[int, int], object] | None = None,
-    ) -> Copied:
-        """
-        Copy the content of a store to another one, and compare the two.
-
-        Repeating the call, such as after a crash, adds only missing data. Data in *target* is never replaced or
-        deleted, and *source* is not written to. A directory is copied from a consistent snapshot.
-
-        Args:
-            source: A session's directory, or the URL of a server, which should not be written to during the copy.
-            target: The directory or URL to copy to: empty, or from an earlier run.
-            namespace: Copy only the memories and conversations of this namespace; None for all.
-            progress: Called with the number of finished steps and the number of known steps.
-
-        Raises:
-            InvalidArgument: *source* is not a session's directory, or *target* contains other files.
-            UnknownNamespace: The source has no such *namespace*.
-            StoreDiffers: The target has other data in a namespace, or could not be made equal.
-            EmbedderMismatch: The target has vectors of another embedder.
-            StoreError: One of the two cannot be read or written.
-
-        """
-        from mama_structs.session.store_copy import copy_store  # noqa: PLC0415 - lazy import
-
-        return await copy_store(source, target, namespace=namespace, progress=progress)
-
     def __repr__(self) -> str:
         where = f" at {str(self.location)!r}" if self.location else ""
+        where += f" in namespace {self.namespace!r}"
         handles = self._conversation.refs.usage.handles
         handle_count, state = format_count(handles, "handle"), ", closed" if self._closed else ""
         return f"<Session{where}, {len(self.tools)} tools, {handle_count}{state}>"
@@ -267,11 +197,11 @@ class Session:
     def _repr_html_(self) -> str:
         if self._closed or self._shared.loop.is_forked_child:
             return wrap_html(escape_html(repr(self)))
-        figures = self.memories.figures()
+        figures = self.memories._figures()
         rows = {
             "location": self.location or "none: nothing is left of it",
             "conversation": self.conversation,
-            "namespace": ", reads ".join([self.memories.namespace, *self.memories.reads]),
+            "namespace": ", reads ".join([self.memories.namespace, *self.memories.read_namespaces]),
             "memories": f"{figures.get('memories', 0):,}",
             "links": f"{figures.get('links', 0):,}",
             "embedder": self.memories.embedder.name,
@@ -281,14 +211,14 @@ class Session:
         return wrap_html(format_heading("Session"), format_table([*rows.items()]))
 
     @property
-    def hidden(self) -> tuple[str, ...]:
-        """Names of callable tools that models do not see: by default the v1.0 tools."""
-        return self._tool_calls.hidden
+    def namespace(self) -> str:
+        """The namespace of the memories, records and conversations."""
+        return self.memories.namespace
 
     @property
-    def wire_names(self) -> WireNames:
-        """The mapping between tool names and wire names, which every provider accepts."""
-        return self._tool_calls.wire_names
+    def _hidden(self) -> tuple[str, ...]:
+        """Names of callable tools that models do not see: by default the v1.0 tools."""
+        return self._tool_calls.hidden
 
     @property
     def is_open(self) -> bool:
@@ -298,7 +228,7 @@ class Session:
     @property
     def with_references(self) -> ReferenceDecorator:
         """The decorator `with_references`, bound to this session."""
-        return make_decorator(self.resolver, self.references)
+        return make_decorator(self.resolver, self.reference_options)
 
     def tools_for(self, message: object) -> list[mama_structs.Tool]:
         """
@@ -312,10 +242,10 @@ class Session:
 
         """
         self._check_here()
-        self.exposed.for_message(message)
-        return self.exposed.tools()
+        self.exposed_tools.for_message(message)
+        return self.exposed_tools.tools()
 
-    def allowed_for(self, message: object) -> tuple[str, ...]:
+    def tool_names_for(self, message: object) -> tuple[str, ...]:
         """
         Return the names of the tools that `tools_for` selects, most relevant first.
 
@@ -327,7 +257,7 @@ class Session:
 
         """
         self._check_here()
-        return self.exposed.allowed_for(message)
+        return self.exposed_tools.tool_names_for(message)
 
     async def call(
         self,
@@ -366,7 +296,7 @@ class Session:
         self._check()
         return await self._tool_calls.call(self, tool_name, arguments, host=host, max_chars=max_chars)
 
-    def resolved(self, tool_name: str, arguments: Mapping[str, Any] | str | None = None) -> Passed:
+    def resolve_arguments(self, tool_name: str, arguments: Mapping[str, Any] | str | None = None) -> ResolvedArguments:
         """
         Return a tool's arguments as `call` would pass them, so that a person can approve them.
 
@@ -385,7 +315,7 @@ class Session:
 
     # Memories
 
-    async def recall(self, message: object, *, max_chars: int = 2_000, again: bool = False) -> Recall:
+    async def recall(self, message: object, *, max_chars: int = 2_000, repeat: bool = False) -> Recall:
         """
         Return the memories that are relevant to a message; empty if there are none.
 
@@ -396,7 +326,7 @@ class Session:
         Args:
             message: A text, or a provider's message or list of messages, whose last user message is used.
             max_chars: Maximum number of characters of the text, 300 or more.
-            again: Whether to repeat facts that were already recalled, as after the conversation was compacted.
+            repeat: Whether to repeat facts that were already recalled, as after the conversation was compacted.
 
         Raises:
             EmbeddingFailed: The embedder failed.
@@ -407,7 +337,7 @@ class Session:
 
         self._check()
         recall_log = self._conversation.recall_log
-        if again:
+        if repeat:
             recall_log.clear()
         namespace = self.memories.namespace
         about = {"data_source__id": namespace, "conversation__id": self.conversation}
@@ -416,14 +346,16 @@ class Session:
                 self.memories, message, recall_log=recall_log, exposure=self._exposure, max_chars=max_chars
             )
 
-    def is_recalled(self, text: str) -> bool:
+    def was_recalled(self, text: str) -> bool:
         """Return True if a text only repeats text that `recall` returned in this conversation."""
         from mama_structs.session.recall_builder import is_recalled  # noqa: PLC0415
 
         self._check_here()
         return is_recalled(text, self._conversation.recall_log)
 
-    async def remember(self, messages: object, *, extract: Callable[..., Any], origin: Origin | None = None) -> Learned:
+    async def remember(
+        self, messages: object, *, extract: Callable[..., Any], origin: Origin | None = None
+    ) -> ExtractionResult:
         """
         Extract memories from a conversation with a model of the host, and save the valid ones.
 
@@ -463,11 +395,11 @@ class Session:
             ]
 
         utterances = await self.refs.run_read(measure_input(messages), read)
-        return await extract_memories(self.memories, utterances, extract, is_recalled=self.is_recalled, origin=origin)
+        return await extract_memories(self.memories, utterances, extract, is_recalled=self.was_recalled, origin=origin)
 
     # Refs and descriptors
 
-    async def observe(self, message: object) -> mama_structs.Ingested:
+    async def observe(self, message: object) -> mama_structs.ObservedMessage:
         """
         Store the refs of a model's answer. They are on disk when this returns.
 
@@ -491,7 +423,7 @@ class Session:
         async with self._observe_lock:
             ingested = await run_inline_or_in_thread(load, self._observed_messages.find_earlier, message)
             if ingested is None:
-                ingested = await self.refs.change(load, lambda refs: refs.ingest(message))
+                ingested = await self.refs.change(load, lambda refs: refs.observe(message))
                 self._observed_messages.record(message, ingested)
         await self.flush()
         return ingested
@@ -501,7 +433,7 @@ class Session:
         self._check_here()
         return SessionStream(self.refs.stream(), self._finish_stream)
 
-    async def _finish_stream(self, ingested: mama_structs.Ingested) -> None:
+    async def _finish_stream(self, ingested: mama_structs.ObservedMessage) -> None:
         self._observed_messages.record_stream(ingested)
         await self.flush()
 
@@ -543,8 +475,8 @@ class Session:
         from mama_structs.tools.instructions import render_memory_instructions  # noqa: PLC0415
 
         self._check_here()
-        memory = self.wire_names.said(render_memory_instructions(self.tools, recalled=SENTENCE))
-        return "\n\n".join(filter(None, (memory, self.refs.prompt(handles=handles))))
+        memory = self.tools.wire_names._said(render_memory_instructions(self.tools, recalled=SENTENCE))
+        return "\n\n".join(filter(None, (memory, self.refs.system_prompt(handles=handles))))
 
     def fork(self, conversation: str | None = None) -> Session:
         """
@@ -575,61 +507,7 @@ class Session:
             session.tools.remove(name)
         return session
 
-    async def check(self) -> CheckReport:
-        """
-        Check the session's files for damage, without changing anything.
-
-        Raises:
-            StoreError: The directory cannot be read at all.
-
-        """
-        self._check()
-        findings = await self._shared.home.check()
-        return CheckReport((*findings, *await self.memories.check()))
-
-    async def backup(
-        self, path: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None
-    ) -> Path:
-        """
-        Copy the session's whole directory as a consistent snapshot.
-
-        Other processes may keep writing.
-
-        Args:
-            path: A directory that is missing or empty; a session can be opened in the copy.
-            progress: Called with the number of copied pages of the database, and the total number.
-
-        Returns:
-            The copy's path.
-
-        Raises:
-            InvalidArgument: The session has no directory, or *path* is not empty.
-            StoreError: The copy failed; its files were removed.
-
-        """
-        from mama_structs.session.upkeep import back_up  # noqa: PLC0415 - lazy import
-
-        self._check()
-        return await back_up(self._shared.home, path, progress)
-
-    async def maintain(self) -> Maintained:
-        """
-        Prune weak and old automatic links, at most once a week. Cheap if nothing is due.
-
-        Also deletes conversations that were not used for ``settings.descriptors.conversation_ttl`` seconds.
-        Runs automatically when a session opens.
-
-        Raises:
-            StoreError: The directory cannot be written to.
-
-        """
-        from mama_structs.session.upkeep import expire_conversations  # noqa: PLC0415 - lazy import
-
-        self._check()
-        await expire_conversations(self._shared.home, self._conversation, self.settings)
-        return await self.memories.maintain()
-
-    async def warm_up(self) -> None:
+    async def preload(self) -> None:
         """
         Load the embedder, the views, the reranker and the cues, which are slow on first use.
 
@@ -640,8 +518,8 @@ class Session:
         """
         self._check()
         # Compile the cues in a thread. Otherwise `tools_for` would block the event loop for a quarter of a second.
-        await run_in_own_thread(lambda: self.exposed.exposure.detect(""))
-        await self.memories.warm_up()
+        await run_in_own_thread(lambda: self.exposed_tools.selector.detect(""))
+        await self.memories._warm_up()
 
     def stats(self) -> dict[str, Any]:
         """
@@ -651,7 +529,7 @@ class Session:
         """
         self._check_here()
         return StatsTable(
-            memories=self.memories.figures(),
+            memories=self.memories._figures(),
             refs={"handles": len(self.refs)},
             references=attrs.asdict(self.resolver.stats),
         )
@@ -729,7 +607,7 @@ class SessionStream:
 
     """
 
-    def __init__(self, stream: Any, closed: Callable[[mama_structs.Ingested], Awaitable[None]]) -> None:
+    def __init__(self, stream: Any, closed: Callable[[mama_structs.ObservedMessage], Awaitable[None]]) -> None:
         self._stream = stream
         self._on_close = closed
 
@@ -748,7 +626,7 @@ class SessionStream:
         events: list[Event] = self._stream.feed(chunk)
         return events
 
-    async def close(self) -> mama_structs.Ingested:
+    async def close(self) -> mama_structs.ObservedMessage:
         """
         Store the refs, which are on disk when this returns.
 
@@ -758,7 +636,7 @@ class SessionStream:
             StoreError: The disk is not writable; the refs can be used, and the next `Session.flush` tries again.
 
         """
-        ingested: mama_structs.Ingested = await self._stream.finish()
+        ingested: mama_structs.ObservedMessage = await self._stream.finish()
         await self._on_close(ingested)
         return ingested
 

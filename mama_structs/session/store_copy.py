@@ -22,7 +22,7 @@ import attrs
 from mama_structs._internal.event_loop import run_in_own_thread, run_to_completion
 from mama_structs._internal.offload import InputSize, run_inline_or_in_thread
 from mama_structs.errors import InvalidArgument, StoreDamaged, UnknownNamespace
-from mama_structs.memory.types.copy_report import Copied, CopiedNamespace
+from mama_structs.memory.types.copy_report import CopyReport, NamespaceCopy
 from mama_structs.memory.upkeep.namespace_copy import CopyDigest, NamespaceCopier, raise_store_differs
 from mama_structs.refs.conversations.conversation_log import START_PREFIX
 from mama_structs.refs.conversations.transfer_rows import VOLATILE_PREFIXES, TransferRows, select_transfer_rows
@@ -55,7 +55,7 @@ ProgressCallback = Callable[[int, int], object]
 
 async def copy_store(
     source: Location, target: Location, *, namespace: str | None, progress: ProgressCallback | None
-) -> Copied:
+) -> CopyReport:
     """Copy a session's directory or server to another; see `Session.copy`."""
     origin, target_location = await check_store(source), check_location(target)
     if origin == target_location:
@@ -71,7 +71,7 @@ async def copy_store(
 
 async def copy_backend(
     source: Backend, target: Backend, *, namespace: str | None, progress: ProgressCallback | None
-) -> Copied:
+) -> CopyReport:
     """
     Copy the content of one backend to another.
 
@@ -98,10 +98,10 @@ async def copy_backend(
     await _copy_rows(target.storage, rows)
     await _compare_conversations(target.storage, rows, lost, tallies, steps)
     copied = (
-        CopiedNamespace(name=name, added=added[name], counts=dict(one.counts), digests=one.digests)
+        NamespaceCopy(name=name, added=added[name], counts=dict(one.counts), digests=one.digests)
         for name, one in tallies.items()
     )
-    return Copied(namespaces=tuple(copied), damaged=(*damaged, *lost.values()))
+    return CopyReport(namespaces=tuple(copied), damaged=(*damaged, *lost.values()))
 
 
 def _check_target(source: Path | None, target: Path) -> Path:

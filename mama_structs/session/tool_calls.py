@@ -27,10 +27,10 @@ from mama_structs.settings import Settings
 from mama_structs.tools.argument_repair import read_arguments
 from mama_structs.tools.memory_results import free_quota
 from mama_structs.tools.memory_tools import make_memory_tools
-from mama_structs.tools.pass_by_reference import Passed, substitute_handles
+from mama_structs.tools.pass_by_reference import ResolvedArguments, substitute_handles
 from mama_structs.tools.ref_tools import make_ref_tools
 from mama_structs.tools.tool import ErrorText, Tool, ToolSet
-from mama_structs.tools.wire_names import DEPRECATED_SUCCESSORS, WireNames, select_profile
+from mama_structs.tools.wire_names import DEPRECATED_SUCCESSORS, select_profile
 
 _log: Final = logging.getLogger("mama_structs")
 
@@ -62,7 +62,7 @@ class ToolCalls:
         source_tools: Sequence[Tool],
         inherited: Iterable[Tool] | None,
     ) -> None:
-        self.tools: ToolSet = ToolSet()
+        self.tools: ToolSet = ToolSet(hidden=lambda: self.hidden)
         self._memories = memories
         self._refs = refs
         self._heard = heard
@@ -95,11 +95,6 @@ class ToolCalls:
             else ()
         )
 
-    @property
-    def wire_names(self) -> WireNames:
-        """Names of all tools in the form that every provider accepts, and the reverse mapping."""
-        return WireNames.of(self.tools, hidden=self.hidden)
-
     def is_own(self, tool: Tool) -> bool:
         """
         Return True for the memory and ref tools of this session.
@@ -123,13 +118,13 @@ class ToolCalls:
         tool = self._find_tool(tool_name)
         given_arguments = await run_inline_or_in_thread(load, _read_arguments, arguments)
         # Compare versions to detect new handles. Their number may stay equal, because new answers replace old ones.
-        version, inserted = self._refs._version, None  # noqa: SLF001 - internal API of this package, as below
+        version, inserted = self._refs._version, None
         try:
             resolved = await self._refs.run_read(load, lambda refs: substitute_handles(given_arguments, tool, refs.get))
         except (DescriptorError, InvalidArgument) as error:
-            if tool.on_error is None:
+            if tool._on_error is None:
                 raise
-            result = tool.on_error(error, given_arguments)
+            result = tool._on_error(error, given_arguments)
         else:
             inserted = resolved.provenance
             result = await self._run(session, tool, resolved, host=host)
@@ -137,7 +132,7 @@ class ToolCalls:
             answer = await apply_to_result(
                 self._refs, result, lambda refs, keeps: self._render_result(refs, tool, result, budget, keeps=keeps)
             )
-        if self._refs._version != version:  # noqa: SLF001
+        if self._refs._version != version:
             try:
                 await session.flush()
             except StoreError as error:
@@ -145,7 +140,7 @@ class ToolCalls:
                 _log.warning("what %s stored is not on disk yet: %s", tool.name, error)
         return answer
 
-    def resolved(self, tool_name: str, arguments: Mapping[str, Any] | str | None) -> Passed:
+    def resolved(self, tool_name: str, arguments: Mapping[str, Any] | str | None) -> ResolvedArguments:
         """Return a tool's arguments as `call` would pass them."""
         return substitute_handles(_read_arguments(arguments), self._find_tool(tool_name), self._refs.get)
 
@@ -154,15 +149,15 @@ class ToolCalls:
         if max_chars != "settings" and max_chars is not None:
             return Budget(check_integer("max_chars", max_chars, MIN_BUDGET_CHARS))
         # A result is not truncated if descriptors are disabled, since no tool could read the rest.
-        return self._refs.budget if max_chars is not None and self._settings.descriptors.enabled else None
+        return self._refs._budget if max_chars is not None and self._settings.descriptors.enabled else None
 
     def _find_tool(self, name: str) -> Tool:
         """Return a tool by its name or wire name. Includes the deprecated tools."""
-        name = name if name in self.tools else self.wire_names.by_wire.get(name, name)
+        name = name if name in self.tools else self.tools.wire_names.by_wire.get(name, name)
         return self._deprecated[name] if name in self.hidden else self.tools[name]
 
     async def _run(
-        self, session: mama_structs.Session, tool: Tool, resolved: Passed, *, host: Mapping[str, Any] | None
+        self, session: mama_structs.Session, tool: Tool, resolved: ResolvedArguments, *, host: Mapping[str, Any] | None
     ) -> Any:
         if resolved.handles:
             note = f"{tool.name} got the text of {', '.join(resolved.handles)}"
@@ -193,7 +188,7 @@ class ToolCalls:
             return data
         # Do not store results of the handle tools, because their texts are already stored.
         # Before an answer of a memory tool is stored, old memory answers are deleted to make room.
-        keeps = keeps and tool.wrapped and not is_error and self._settings.descriptors.enabled
+        keeps = keeps and tool._wrapped and not is_error and self._settings.descriptors.enabled
         is_own = self.is_own(tool)
         if keeps and is_own:
             free_quota(refs)

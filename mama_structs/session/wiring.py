@@ -10,6 +10,7 @@ from mama_structs.errors import DescriptorError, EntityNotFound, MemoryNotFound
 from mama_structs.memory.graph.results import shorten_to_line
 from mama_structs.memory.save.save_plan import FindContent
 from mama_structs.memory.store.memory_store import MemoryStore
+from mama_structs.memory.types.filters import Filter
 from mama_structs.memory.types.model import MAX_RANDOM_CHARS, MIN_RANDOM_CHARS, DecisionMetadata, Memory, MemoryType
 from mama_structs.memory.upkeep.erasure import EraseTexts, ErasureSet
 from mama_structs.provenance import UNKNOWN_ORIGIN, Origin, Provenance, get_marked_trust, least_trusted
@@ -110,7 +111,7 @@ def make_memory_source(memories: MemoryStore) -> Source:
         except MemoryNotFound as error:
             raise EntityNotFound(memory_id) from error
 
-    return Source(MEMORY_ID_SCHEME, fetch=fetch, is_cached=False)
+    return Source(MEMORY_ID_SCHEME, fetch=fetch, cache=False)
 
 
 def _to_entity(memory: Memory) -> dict[str, Any]:
@@ -130,7 +131,10 @@ def make_decision_finder(
 
     async def recall(ids: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
         found = {
-            one: await memories.about(one, limit=MAX_RECALLED_DECISIONS, types=[MemoryType.DECISION]) for one in ids
+            one: await memories.list(
+                limit=MAX_RECALLED_DECISIONS, type=[MemoryType.DECISION], where=Filter(mentions=one)
+            )
+            for one in ids
         }
         return {
             one: [
@@ -161,7 +165,7 @@ def make_reference_budget(resolver: Resolver) -> Callable[[Mapping[str, Any]], O
     """
 
     def brief_of(kind: str) -> tuple[str, ...]:
-        briefs = (source.scheme.brief_of(kind) for source in resolver.sources)
+        briefs = (source.scheme.brief_fields(kind) for source in resolver.sources)
         return next((brief for brief in briefs if brief), ())
 
     return lambda answer: ReferenceBudget.from_answer(answer, brief_of)
@@ -178,7 +182,7 @@ def make_content_finder(refs: RefStore) -> FindContent:
         if not handle.startswith(HANDLE_PREFIXES):
             return None
         entry = refs.get(handle)
-        return entry.versioned, entry.body.text, entry.provenance
+        return entry.versioned_handle, entry.body.text, entry.provenance
 
     return find
 

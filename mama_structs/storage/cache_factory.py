@@ -24,7 +24,7 @@ import diskcache  # type: ignore[import-untyped]  # it ships no types
 from mama_structs.errors import StoreDamaged, StoreError
 from mama_structs.storage.files import DATABASE_FILE, MARK_FILE, TemporaryDirectory, create_directory, sync_directory
 from mama_structs.storage.sealed_rows import DamagedValue, describe_foreign_value, is_package_key, unseal
-from mama_structs.storage.sqlite_errors import Finding, damaged_database_error, damaged_file_error
+from mama_structs.storage.sqlite_errors import Issue, damaged_database_error, damaged_file_error
 from mama_structs.storage.wal import crashed
 
 FORMAT_MARK: Final = b"mama-structs journal 1\n"
@@ -86,7 +86,7 @@ class OpenedDatabase:
     """
 
     connection: sqlite3.Connection
-    findings: tuple[Finding, ...]
+    findings: tuple[Issue, ...]
     schema_version: int
 
 
@@ -328,7 +328,7 @@ def _create_file(directory: Path, *, has_mark: bool) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 
-def inspect_store(connection: sqlite3.Connection, directory: Path, *, is_shared: bool) -> list[Finding]:
+def inspect_store(connection: sqlite3.Connection, directory: Path, *, is_shared: bool) -> list[Issue]:
     """
     Return the issues of the store. The connection must be in a transaction.
 
@@ -338,51 +338,51 @@ def inspect_store(connection: sqlite3.Connection, directory: Path, *, is_shared:
     try:
         foreign, missing = _compare_schema(_read_schema(connection))
         findings += [
-            Finding("error", "foreign", f"{DATABASE_FILE}: {_describe_item(item, FOREIGN_ITEM_MESSAGE)}")
+            Issue("error", "foreign", f"{DATABASE_FILE}: {_describe_item(item, FOREIGN_ITEM_MESSAGE)}")
             for item in foreign
         ]
         findings += [
-            Finding("error", "integrity", f"{DATABASE_FILE}: {_describe_item(item, 'is missing')}") for item in missing
+            Issue("error", "integrity", f"{DATABASE_FILE}: {_describe_item(item, 'is missing')}") for item in missing
         ]
         found = [line for (line,) in connection.execute("PRAGMA quick_check") if line != "ok"]
-        findings += [Finding("error", "integrity", f"{DATABASE_FILE}: {line}") for line in found]
+        findings += [Issue("error", "integrity", f"{DATABASE_FILE}: {line}") for line in found]
         findings += list(_check_rows(connection))
-        findings += [Finding("error", "settings", line) for line in find_wrong_settings(connection)]
+        findings += [Issue("error", "settings", line) for line in find_wrong_settings(connection)]
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError):
             raise
         # The database is malformed, and the check ended at the malformed page.
-        findings.append(Finding("error", "integrity", f"{DATABASE_FILE}: {error}"))
+        findings.append(Issue("error", "integrity", f"{DATABASE_FILE}: {error}"))
     return [*findings, *_check_files(directory), *(_check_sqlite_version() if is_shared else ())]
 
 
-def _check_rows(connection: sqlite3.Connection) -> Iterator[Finding]:
+def _check_rows(connection: sqlite3.Connection) -> Iterator[Issue]:
     columns = "rowid, key, raw, expire_time, tag, mode, filename, value"
     for rowid, key, raw, expires, tag, mode, filename, value in connection.execute(f"SELECT {columns} FROM Cache"):  # noqa: S608 - a constant
         if not is_package_key(key, raw):
-            yield Finding("error", "foreign", f"row {rowid} has a key that this package did not write")
+            yield Issue("error", "foreign", f"row {rowid} has a key that this package did not write")
         elif foreign := describe_foreign_value(mode, filename, value):
-            yield Finding("error", "foreign", f"row {rowid}: {foreign}", key)
+            yield Issue("error", "foreign", f"row {rowid}: {foreign}", key)
         elif expires is not None or tag is not None:
-            yield Finding("error", "foreign", f"row {rowid} expires or has a tag", key)
+            yield Issue("error", "foreign", f"row {rowid} expires or has a tag", key)
         else:
             content = unseal(key, value)
             if isinstance(content, DamagedValue):
-                yield Finding("error", "damaged", f"row {rowid}: {content.reason}", key)
+                yield Issue("error", "damaged", f"row {rowid}: {content.reason}", key)
 
 
-def _check_files(directory: Path) -> Iterator[Finding]:
+def _check_files(directory: Path) -> Iterator[Issue]:
     for name in sorted(os.listdir(directory)):  # noqa: PTH208 - only names are needed
         if name not in FILES:
-            yield Finding("warning", "files", f"{name!r} does not belong in {directory}")
+            yield Issue("warning", "files", f"{name!r} does not belong in {directory}")
     mode = stat.S_IMODE(directory.stat().st_mode)
     if os.name == "posix" and mode & OTHER_USERS_MODE_MASK:
-        yield Finding("warning", "files", f"{directory} is open to other users (mode {mode:o})")
+        yield Issue("warning", "files", f"{directory} is open to other users (mode {mode:o})")
 
 
-def _check_sqlite_version() -> Iterator[Finding]:
+def _check_sqlite_version() -> Iterator[Issue]:
     if sqlite3.sqlite_version_info < MIN_SAFE_SQLITE_VERSION:
         wanted = ".".join(map(str, MIN_SAFE_SQLITE_VERSION))
         risk = "several processes that write one store at once can damage it, rarely"
         seen = "a second one has or had this one open, or the system does not tell"
-        yield Finding("warning", "sqlite", f"SQLite {sqlite3.sqlite_version} is older than {wanted}: {risk}; {seen}")
+        yield Issue("warning", "sqlite", f"SQLite {sqlite3.sqlite_version} is older than {wanted}: {risk}; {seen}")

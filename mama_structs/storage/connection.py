@@ -27,7 +27,7 @@ from mama_structs.errors import StoreError
 from mama_structs.storage.cache_factory import check_format, check_schema, open_database
 from mama_structs.storage.files import DATABASE_FILE, MARK_FILE, TemporaryDirectory
 from mama_structs.storage.locks import LockFile, close_deleted_watches
-from mama_structs.storage.sqlite_errors import Finding, damaged_database_error, is_busy, store_error
+from mama_structs.storage.sqlite_errors import Issue, damaged_database_error, is_busy, store_error
 from mama_structs.storage.wal import others
 
 # Maximum seconds that a fork waits for running operations.
@@ -177,7 +177,7 @@ class Database:
         self._schema_version = 0
         self._is_shared = False
         # Findings about data that crashes lost before the database was opened.
-        self.findings: list[Finding] = []
+        self.findings: list[Issue] = []
         self._handle: _DatabaseHandle | None = None
         self.acquire()
         self._handle = self._open()

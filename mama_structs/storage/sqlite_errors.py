@@ -23,7 +23,7 @@ PROBE_DATA: Final = b"\0" * 65536
 
 
 @attrs.frozen
-class Finding:
+class Issue:
     """
     An issue found by `check`.
 
@@ -52,15 +52,15 @@ class CheckReport:
 
     """
 
-    findings: tuple[Finding, ...]
+    issues: tuple[Issue, ...]
 
     @property
     def ok(self) -> bool:
         """True if no finding has the severity "error"."""
-        return not any(finding.severity == "error" for finding in self.findings)
+        return not any(finding.severity == "error" for finding in self.issues)
 
     def __str__(self) -> str:
-        return "\n".join(f"{one.severity}: {one.message}" for one in self.findings) or "no damage found"
+        return "\n".join(f"{one.severity}: {one.message}" for one in self.issues) or "no damage found"
 
 
 def is_busy(error: BaseException) -> bool:

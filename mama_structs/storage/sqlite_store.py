@@ -52,7 +52,7 @@ from mama_structs.storage.sealed_rows import (
     check_key,
     merge_calls,
 )
-from mama_structs.storage.sqlite_errors import Finding, is_busy, store_error
+from mama_structs.storage.sqlite_errors import Issue, is_busy, store_error
 
 T = TypeVar("T")
 
@@ -251,7 +251,7 @@ class RowStorage:
         """
         raise NotImplementedError
 
-    async def check(self) -> list[Finding]:
+    async def check(self) -> list[Issue]:
         """Check all pages, rows, settings and files, and return the issues."""
         return await await_job(self.submit_job(self._check))
 
@@ -337,7 +337,7 @@ class RowStorage:
         """Apply changes in one write transaction."""
         self._run_transaction(lambda rows: rows.apply_changes(changes), spaces=[space])
 
-    def _inspect(self) -> list[Finding]:
+    def _inspect(self) -> list[Issue]:
         """Return the issues in the stored data."""
         raise NotImplementedError
 
@@ -455,11 +455,11 @@ class RowStorage:
             calls = [call for call in self._queue if call.namespace == space]
         return merge_calls(calls)
 
-    def _check(self) -> list[Finding]:
+    def _check(self) -> list[Issue]:
         findings = self._inspect()
         if self._failure is not None:
             message = f"the rows of {len(self._queue)} calls are not written yet: {self._failure}"
-            findings.append(Finding("error", "pending", message))
+            findings.append(Issue("error", "pending", message))
         return findings
 
 
@@ -618,7 +618,7 @@ class SqliteStorage(RowStorage):
             opened.leave_queue()
         return opened
 
-    def _inspect(self) -> list[Finding]:
+    def _inspect(self) -> list[Issue]:
         findings = []
         if self._has_database():
             try:

@@ -23,7 +23,7 @@ import attrs
 
 from mama_structs.storage.files import DATABASE_FILE, MARK_FILE
 from mama_structs.storage.locks import LockFile, is_range_locked, watch_locks
-from mama_structs.storage.sqlite_errors import Finding
+from mama_structs.storage.sqlite_errors import Issue
 
 # The index (`cache.db-shm`): two copies of a header in native byte order, then the number of checkpointed frames.
 _HEADER: Final = struct.Struct("=10I")
@@ -102,7 +102,7 @@ class Crash:
     fd: int
     before: Position
 
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[Issue, ...]:
         """
         Return findings about the lost data, and log them. Call this after the first statement on the database.
 
@@ -117,7 +117,7 @@ class Crash:
                 if lost:
                     message = _message(lost, self.before.frames)
                     _log.warning("%s: %s", self.directory, message)
-                    return (Finding("error", "lost", message),)
+                    return (Issue("error", "lost", message),)
         return ()
 
 

@@ -1,10 +1,10 @@
 from .answers import Answer as Answer
+from .answers import EntityPage as EntityPage
 from .answers import GridAnswer as GridAnswer
-from .answers import Page as Page
 from .answers import PlanetAnswer as PlanetAnswer
 from .answers import PlayerAnswer as PlayerAnswer
 from .answers import StructAnswer as StructAnswer
-from .chain_json import Record as Record
+from .chain_json import StructsModel as StructsModel
 from .chain_json import structure as structure
 from .chain_json import unstructure as unstructure
 from .client import StructsClient as StructsClient
@@ -36,4 +36,4 @@ from .ids import EntityId as EntityId
 from .ids import EntityType as EntityType
 from .scheme import STRUCTS_SCHEME as STRUCTS_SCHEME
 from .source import StructsSource as StructsSource
-from .source import tools as tools
+from .source import structs_tools as structs_tools

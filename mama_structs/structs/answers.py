@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import attrs
 
 from mama_structs.structs import entities
-from mama_structs.structs.chain_json import JSON_NUMBER, OFF_WIRE, Record, wire_name_metadata
+from mama_structs.structs.chain_json import JSON_NUMBER, OFF_WIRE, StructsModel, wire_name_metadata
 from mama_structs.structs.ids import EntityId
 
-R_co = TypeVar("R_co", bound=Record, covariant=True)
+R_co = TypeVar("R_co", bound=StructsModel, covariant=True)
 
 # JSON keys of the record in an answer, if they differ from the class name.
-_ANSWER_KEYS: dict[type[Record], str] = {entities.GridRecord: "gridRecord"}
+_ANSWER_KEYS: dict[type[StructsModel], str] = {entities.GridRecord: "gridRecord"}
 # JSON keys of the records in a page, if they differ from the class name.
-_PAGE_KEYS: dict[type[Record], str] = {
+_PAGE_KEYS: dict[type[StructsModel], str] = {
     entities.Address: "address",
     entities.GridRecord: "gridRecords",
     entities.StructAttributeRecord: "structAttributeRecords",
@@ -45,7 +45,7 @@ class RawAnswer(dict[str, Any]):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class _GenericAnswer(Record, Generic[R_co]):
+class _GenericAnswer(StructsModel, Generic[R_co]):
     """
     Generic base of answers and pages.
 
@@ -57,7 +57,7 @@ class _GenericAnswer(Record, Generic[R_co]):
     if not TYPE_CHECKING:
 
         def __class_getitem__(cls, record: Any) -> Any:
-            is_record = isinstance(record, type) and issubclass(record, Record)
+            is_record = isinstance(record, type) and issubclass(record, StructsModel)
             return _make_class(cls, record) if is_record else super().__class_getitem__(record)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -82,7 +82,7 @@ class Answer(_GenericAnswer[R_co]):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Pagination(Record):
+class Pagination(StructsModel):
     """
     Position of a page within its list.
 
@@ -97,7 +97,7 @@ class Pagination(Record):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Page(_GenericAnswer[R_co]):
+class EntityPage(_GenericAnswer[R_co]):
     """
     One page of a list, such as ``Page[Guild]``.
 
@@ -115,8 +115,8 @@ class Page(_GenericAnswer[R_co]):
 
 
 @functools.cache
-def _make_class(cls: type[Any], record: type[Record]) -> type[Any]:
-    if issubclass(cls, Page):
+def _make_class(cls: type[Any], record: type[StructsModel]) -> type[Any]:
+    if issubclass(cls, EntityPage):
         hint: Any = tuple[record, ...]  # type: ignore[valid-type]
         field = {
             "records": attrs.field(default=(), metadata=wire_name_metadata(_PAGE_KEYS.get(record, record.__name__)))
@@ -132,7 +132,7 @@ def _make_class(cls: type[Any], record: type[Record]) -> type[Any]:
     return attrs.frozen(kw_only=True, repr=False)(type(name, (cls,), body))
 
 
-def _rebuild(cls: Any, record: type[Record] | None, values: dict[str, Any]) -> Any:
+def _rebuild(cls: Any, record: type[StructsModel] | None, values: dict[str, Any]) -> Any:
     return (cls if record is None else cls[record])(**values)
 
 
@@ -182,7 +182,7 @@ class AddressAnswer(entities.Address):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class AttributeAnswer(Record):
+class AttributeAnswer(StructsModel):
     """The answer of ``/structs/struct_attribute/{id}/{name}`` and of its planet counterpart."""
 
     attribute: int = 0
@@ -190,14 +190,14 @@ class AttributeAnswer(Record):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class BlockHeightAnswer(Record):
+class BlockHeightAnswer(StructsModel):
     """The answer of ``/blockheight``."""
 
     block_height: int = 0
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class ErrorBody(Record):
+class ErrorBody(StructsModel):
     """The body of an error. *code* is a gRPC code and, unlike other numbers, a JSON number."""
 
     code: int = attrs.field(default=0, metadata=JSON_NUMBER)

@@ -24,7 +24,7 @@ from mama_structs.errors import InvalidArgument, MalformedResponse
 from mama_structs.structs.ids import EntityId
 
 T = TypeVar("T")
-R = TypeVar("R", bound="Record")
+R = TypeVar("R", bound="StructsModel")
 ReadHook = Callable[[Any, Any], Any]
 WriteHook = Callable[[Any], Any]
 
@@ -62,7 +62,7 @@ def _freeze(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Record:
+class StructsModel:
     """
     One JSON object of the chain, parsed without loss.
 
@@ -80,8 +80,8 @@ class Record:
     """
 
     extra: Mapping[str, Any] = attrs.field(default=_EMPTY_MAPPING, hash=False, converter=_freeze)
-    absent: frozenset[str] = frozenset()
-    as_written: Mapping[str, Any] = attrs.field(default=_EMPTY_MAPPING, hash=False, converter=_freeze)
+    missing_fields: frozenset[str] = frozenset()
+    wire_names: Mapping[str, Any] = attrs.field(default=_EMPTY_MAPPING, hash=False, converter=_freeze)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pass the mappings as dicts, because read-only mappings cannot be pickled or copied.
@@ -140,7 +140,7 @@ def _format_value(value: Any) -> str:
 
 
 _MAPPING_FIELDS = ("extra", "as_written")
-_BASE_FIELDS = frozenset(attribute.name for attribute in attrs.fields(Record))
+_BASE_FIELDS = frozenset(attribute.name for attribute in attrs.fields(StructsModel))
 
 
 def structure(payload: Any, cls: type[T]) -> T:
@@ -351,7 +351,7 @@ class _AttributeConversion:
     needs_text: bool
 
 
-def _list_conversions(cls: type[Record]) -> list[_AttributeConversion]:
+def _list_conversions(cls: type[StructsModel]) -> list[_AttributeConversion]:
     hints = typing.get_type_hints(cls)
     members = []
     for attribute in filter(is_on_wire, attrs.fields(cls)):
@@ -365,7 +365,7 @@ def _list_conversions(cls: type[Record]) -> list[_AttributeConversion]:
     return members
 
 
-def _make_record_hooks(cls: type[Record]) -> tuple[ReadHook, WriteHook]:  # noqa: C901 - two functions over the same members
+def _make_record_hooks(cls: type[StructsModel]) -> tuple[ReadHook, WriteHook]:  # noqa: C901 - two functions over the same members
     members = _list_conversions(cls)
     known = {member.wire for member in members}
 
@@ -390,16 +390,16 @@ def _make_record_hooks(cls: type[Record]) -> tuple[ReadHook, WriteHook]:  # noqa
             if member.needs_text and member.write(value) != raw:
                 as_written[member.name] = copy.deepcopy(raw)
         extra = {key: copy.deepcopy(value) for key, value in payload.items() if key not in known}
-        return cls(**values, extra=extra, absent=frozenset(absent), as_written=as_written)
+        return cls(**values, extra=extra, missing_fields=frozenset(absent), wire_names=as_written)
 
-    def write(record: Record) -> dict[str, Any]:
+    def write(record: StructsModel) -> dict[str, Any]:
         written: dict[str, Any] = copy.deepcopy(dict(record.extra))
         for member in members:
             value = getattr(record, member.name)
             # `attrs.evolve` also copies the raw data of a changed value, so use raw data only if it matches the value.
-            if member.name in record.absent and value == member.zero:
+            if member.name in record.missing_fields and value == member.zero:
                 continue
-            raw = record.as_written.get(member.name, attrs.NOTHING)
+            raw = record.wire_names.get(member.name, attrs.NOTHING)
             is_raw = raw is not attrs.NOTHING and member.read(raw, member.hint) == value
             written[member.wire] = copy.deepcopy(raw) if is_raw else member.write(value)
         return written
@@ -417,7 +417,7 @@ def _reject_type(hint: Any) -> Any:
 # cattrs tries the last registered hook first, so the first entry here is the fallback that rejects other types.
 _HOOK_FACTORIES: tuple[tuple[Callable[[Any], bool], Callable[[Any], tuple[ReadHook, WriteHook]]], ...] = (
     (lambda _: True, _reject_type),
-    (lambda hint: isinstance(hint, type) and issubclass(hint, Record), _make_record_hooks),
+    (lambda hint: isinstance(hint, type) and issubclass(hint, StructsModel), _make_record_hooks),
     (lambda hint: typing.get_origin(hint) in (list, tuple), _make_sequence_hooks),
     (lambda hint: typing.get_origin(hint) in (Union, types.UnionType), _make_union_hooks),
     (lambda hint: hint is Any, lambda _: (_copy_value, _copy_value)),
@@ -445,4 +445,4 @@ def _make_converter() -> cattrs.Converter:
 
 
 _converter = _make_converter()
-to_plain.register(Record, unstructure)
+to_plain.register(StructsModel, unstructure)

@@ -26,7 +26,7 @@ from mama_structs.structs.answers import (
     RawAnswer,
     StructAnswer,
 )
-from mama_structs.structs.chain_json import Record, structure
+from mama_structs.structs.chain_json import StructsModel, structure
 from mama_structs.structs.enums import GridAttribute, PlanetAttribute, StructAttribute
 from mama_structs.structs.ids import MAX_INDEX, EntityId, EntityType
 from mama_structs.structs.routes import ANSWER_MODELS, ChainRequest, ListRoute, parse_entity_id
@@ -40,8 +40,8 @@ else:
     # aiohttp is imported at the first use of a client. These names allow type hints to be resolved before.
     ClientSession = Backoff = NodeTransport = Any
 
-A = TypeVar("A", bound=Record)
-R = TypeVar("R", bound=Record)
+A = TypeVar("A", bound=StructsModel)
+R = TypeVar("R", bound=StructsModel)
 EntityIdLike = EntityId | str
 RecordIterator = AsyncGenerator[R, None]
 
@@ -192,7 +192,7 @@ class StructsClient:
         listing.check_next_key(envelope, after=None if reverse else key)
         return envelope
 
-    def join_gate(self, user: object, limit: int) -> RateLimiter:
+    def _join_gate(self, user: object, limit: int) -> RateLimiter:
         """
         Register *user* and its maximum of concurrent queries with the node's rate limiter.
 
@@ -483,7 +483,7 @@ class StructsClient:
                 timeout=self.timeout,
                 retries=self.retries,
                 max_response_bytes=self.max_response_bytes,
-                limiter=self.join_gate(self, http.count_connections(session, self.max_connections)),
+                limiter=self._join_gate(self, http.count_connections(session, self.max_connections)),
                 backoff=self._backoff or http.Backoff(),
             )
         return self._transport

@@ -10,12 +10,12 @@ from decimal import Decimal
 import attrs
 
 from mama_structs.structs import enums
-from mama_structs.structs.chain_json import UINT256, Record, wire_name_metadata
+from mama_structs.structs.chain_json import UINT256, StructsModel, wire_name_metadata
 from mama_structs.structs.ids import EntityId, EntityType
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Coin(Record):
+class Coin(StructsModel):
     """An amount of one token. Unlike other numbers of the chain it may have up to 256 bits."""
 
     denom: str = ""
@@ -23,14 +23,14 @@ class Coin(Record):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class PlayerInventory(Record):
+class PlayerInventory(StructsModel):
     """The tokens that a player can spend from the primary address."""
 
     rocks: Coin = attrs.field(factory=Coin)
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class GridAttributes(Record):
+class GridAttributes(StructsModel):
     """
     Power grid attributes of an object; power is in milliwatts.
 
@@ -55,7 +55,7 @@ class GridAttributes(Record):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class StructAttributes(Record):
+class StructAttributes(StructsModel):
     """The state of a struct. The ``is_`` fields are the bits of the bit mask ``status``."""
 
     health: int = 0
@@ -79,7 +79,7 @@ class StructAttributes(Record):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class PlanetAttributes(Record):
+class PlanetAttributes(StructsModel):
     """Attributes of a planet: its defences, and the block at which each of its processes started."""
 
     planetary_shield: int = 0
@@ -101,7 +101,7 @@ class PlanetAttributes(Record):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class AttributeRecord(Record):
+class AttributeRecord(StructsModel):
     """One row of an attribute list; its id is ``attribute-type-index``."""
 
     attribute_id: str = ""
@@ -124,7 +124,7 @@ class GridRecord(AttributeRecord):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class PermissionRecord(Record):
+class PermissionRecord(StructsModel):
     """Permissions (a bit mask) of a player on an object; its id is ``object@player``."""
 
     permission_id: str = ""
@@ -132,7 +132,7 @@ class PermissionRecord(Record):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class GuildRankPermissionRecord(Record):
+class GuildRankPermissionRecord(StructsModel):
     """Minimum rank from which members of a guild have permissions on an object."""
 
     object_id: EntityId | None = None
@@ -142,7 +142,7 @@ class GuildRankPermissionRecord(Record):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class InternalAddressAssociation(Record):
+class InternalAddressAssociation(StructsModel):
     """The guild or provider that owns an internal address."""
 
     address: str = ""
@@ -150,7 +150,7 @@ class InternalAddressAssociation(Record):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Guild(Record):
+class Guild(StructsModel):
     """A guild of players."""
 
     id: EntityId
@@ -169,7 +169,7 @@ class Guild(Record):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Player(Record):
+class Player(StructsModel):
     """A player. ``pfp_client_render_attributes`` contains JSON as text."""
 
     id: EntityId
@@ -187,7 +187,7 @@ class Player(Record):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Planet(Record):
+class Planet(StructsModel):
     """
     A planet. In the lists of structs by ambit, None is a free slot.
 
@@ -214,7 +214,7 @@ class Planet(Record):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Reactor(Record):
+class Reactor(StructsModel):
     """A reactor: a validator into which alpha is infused. ``raw_address`` is base64."""
 
     id: EntityId
@@ -226,7 +226,7 @@ class Reactor(Record):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Substation(Record):
+class Substation(StructsModel):
     """A substation, which connects players to power."""
 
     id: EntityId
@@ -237,7 +237,7 @@ class Substation(Record):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Struct(Record):
+class Struct(StructsModel):
     """A struct. ``type`` is the number of its struct type."""
 
     id: EntityId
@@ -252,7 +252,7 @@ class Struct(Record):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Allocation(Record):
+class Allocation(StructsModel):
     """
     Power allocated from a source to a substation.
 
@@ -269,7 +269,7 @@ class Allocation(Record):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Infusion(Record):
+class Infusion(StructsModel):
     """Alpha infused into a reactor or a struct. It has no id."""
 
     destination_type: EntityType | str = EntityType.GUILD
@@ -284,7 +284,7 @@ class Infusion(Record):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Address(Record):
+class Address(StructsModel):
     """An account address and the player for which it acts. ``permissions`` is a bit mask."""
 
     address: str = ""
@@ -293,7 +293,7 @@ class Address(Record):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Fleet(Record):
+class Fleet(StructsModel):
     """
     A fleet. It has the same index as its owner.
 
@@ -319,7 +319,7 @@ class Fleet(Record):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Provider(Record):
+class Provider(StructsModel):
     """An offer of power at a rate."""
 
     id: EntityId
@@ -338,7 +338,7 @@ class Provider(Record):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Agreement(Record):
+class Agreement(StructsModel):
     """A purchase of power from a provider. It has the same index as its allocation."""
 
     id: EntityId
@@ -352,7 +352,7 @@ class Agreement(Record):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class GuildMembershipApplication(Record):
+class GuildMembershipApplication(StructsModel):
     """A player's application for membership of a guild, or a guild's invitation."""
 
     guild_id: EntityId | None = None
@@ -364,7 +364,7 @@ class GuildMembershipApplication(Record):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class StructType(Record):
+class StructType(StructsModel):
     """
     A type of structs. Its ``id`` is a plain number without a type code.
 

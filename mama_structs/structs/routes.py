@@ -12,12 +12,20 @@ import attrs
 from mama_structs._internal import validation as _check
 from mama_structs.errors import InvalidArgument, MalformedResponse, repr_short
 from mama_structs.structs import entities
-from mama_structs.structs.answers import Answer, GridAnswer, Page, Pagination, PlanetAnswer, PlayerAnswer, StructAnswer
-from mama_structs.structs.chain_json import Record, get_wire_name, structure
+from mama_structs.structs.answers import (
+    Answer,
+    EntityPage,
+    GridAnswer,
+    Pagination,
+    PlanetAnswer,
+    PlayerAnswer,
+    StructAnswer,
+)
+from mama_structs.structs.chain_json import StructsModel, get_wire_name, structure
 from mama_structs.structs.ids import MAX_INDEX, EntityId, EntityType
 
 N = TypeVar("N", bound=enum.StrEnum)
-R_co = TypeVar("R_co", bound=Record, covariant=True)
+R_co = TypeVar("R_co", bound=StructsModel, covariant=True)
 
 _ADDRESS_PATTERN = re.compile(r"[a-z0-9]{3,90}", re.ASCII)
 _ATTRIBUTE_ID_PATTERN = re.compile(r"(0|[1-9][0-9]?)-([0-9]+-[0-9]+)", re.ASCII)
@@ -141,7 +149,7 @@ class ChainRequest:
         return self.path + "?" + "&".join(f"{name}={quote(value, safe='')}" for name, value in self.query)
 
 
-def make_entity_request(model: type[Record], *segments: str, requested_id: str) -> ChainRequest:
+def make_entity_request(model: type[StructsModel], *segments: str, requested_id: str) -> ChainRequest:
     """
     Return the request for the entity at the path *segments*.
 
@@ -150,7 +158,7 @@ def make_entity_request(model: type[Record], *segments: str, requested_id: str) 
     return ChainRequest(path="/".join(("/structs", *segments)), key=_item_key(model), requested_id=requested_id)
 
 
-def check_answer_entity(payload: Mapping[str, Any], model: type[Record], **expected: str) -> None:
+def check_answer_entity(payload: Mapping[str, Any], model: type[StructsModel], **expected: str) -> None:
     """Raise `MalformedResponse` unless the fields of the entity in the answer equal *expected*."""
     key = _item_key(model)
     record, path = (payload[key], f"$.{key}") if issubclass(model, Answer) else (payload, "$")
@@ -161,7 +169,7 @@ def check_answer_entity(payload: Mapping[str, Any], model: type[Record], **expec
             raise MalformedResponse(f"must be {value!r}, which was asked for", path=f"{path}.{name}")
 
 
-def _item_key(model: type[Record]) -> str:
+def _item_key(model: type[StructsModel]) -> str:
     """Return the JSON key of the entity in an answer, or of the first field if the answer has no separate entity."""
     fields = attrs.fields_dict(model)
     return get_wire_name(next(fields[name] for name in ("entity", "address", "attribute") if name in fields))
@@ -175,9 +183,9 @@ class ListRoute(Generic[R_co]):
     record: type[R_co]
 
     @property
-    def page_model(self) -> type[Page[R_co]]:
+    def page_model(self) -> type[EntityPage[R_co]]:
         """The model of a page."""
-        pages: Any = Page
+        pages: Any = EntityPage
         return pages[self.record]  # type: ignore[no-any-return]
 
     @property
@@ -209,7 +217,7 @@ class ListRoute(Generic[R_co]):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class _PageFields(Record):
+class _PageFields(StructsModel):
     """The fields of every page except its records."""
 
     pagination: Pagination | None = None

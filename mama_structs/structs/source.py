@@ -75,7 +75,7 @@ class StructsSource:
         """Always None, because the chain has no route that returns several entities by id."""
         return
 
-    async def ready_client(self) -> StructsClient:
+    async def _ready_client(self) -> StructsClient:
         """
         Return the client, and open it first if the source created it.
 
@@ -92,18 +92,18 @@ class StructsSource:
         return self.client
 
     async def _query(self, entity_id: str) -> Mapping[str, Any]:
-        client = await self.ready_client()
+        client = await self._ready_client()
         return await client.query(entity_id)
 
     @property
-    def shared_as(self) -> Hashable | None:
+    def _shared_as(self) -> Hashable | None:
         """Cache key that is equal for all sources of the same node, or None if this source shares no cache."""
         client = self.client
         return client.base_url if self._shared and client is not None and client.session is None else None
 
-    def join_gate(self, user: object, limit: int) -> RateLimiter | None:
+    def _join_gate(self, user: object, limit: int) -> RateLimiter | None:
         """Register a resolver and its maximum of concurrent queries with the node's rate limiter."""
-        return None if self.client is None else self.client.join_gate(user, limit)
+        return None if self.client is None else self.client._join_gate(user, limit)
 
     def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the fields of the entity, followed by the remaining fields of the answer."""
@@ -147,7 +147,7 @@ class _ToolTexts:
         return f"{'an' if self.kind[0] == 'a' else 'a'} {self.kind}"
 
 
-def tools(
+def structs_tools(
     origin: StructsClient | StructsSource | Any, *, resolver: Resolver | None = None, **defaults: Any
 ) -> dict[str, StructsTool]:
     """
@@ -203,8 +203,8 @@ def _have_same_origin(source: StructsSource, other: EntitySource) -> bool:
     """Return True if two sources query the same node, or the same `fetch` function of the same object."""
     if isinstance(other, StructsSource) and source.client is not None and other.client is not None:
         return source.client.base_url == other.client.base_url
-    fetch = other._own_fetch if isinstance(other, StructsSource) else other.fetch  # noqa: SLF001 - same class
-    return source is other or (fetch is not None and bool(fetch == source._own_fetch))  # noqa: SLF001 - as above
+    fetch = other._own_fetch if isinstance(other, StructsSource) else other.fetch
+    return source is other or (fetch is not None and bool(fetch == source._own_fetch))
 
 
 @attrs.frozen
@@ -226,7 +226,7 @@ class _ToolContext:
                 f"{entity.parameter} must be the id of {entity.noun}, got {entity_id}, which is a {entity_id.type}",
                 hint=f"ids of a {entity.kind} look like {entity.kind.code}-1",
             )
-        return await self.resolver.query(str(entity_id))
+        return await self.resolver.fetch(str(entity_id))
 
     async def page(self, kind: EntityType, key: str | None, limit: int) -> JSON:
         """Return one page of the node's records."""
@@ -241,14 +241,14 @@ class _ToolContext:
             _check.check_integer("pagination_limit", limit, 1, MAX_PAGE_ROWS)
         except InvalidArgument as error:
             raise InvalidArgument(error.args[0], hint="further rows are on the next page") from None
-        client = await self.source.ready_client()
+        client = await self.source._ready_client()
 
         async def fetch(_: str) -> JSON:
             return await client.list_page(kind, key=key, limit=limit)
 
         # The key includes the base URL, so that pages of different chains never share a cache entry.
         name = f"list {kind} {limit} {key or ''} of {client.base_url}"
-        return await self.resolver.load(name, fetch, kind=kind, source=self.source)
+        return await self.resolver._load(name, fetch, kind=kind, source=self.source)
 
 
 def _make_query_tool(chain: _ToolContext, entity: _ToolTexts) -> StructsTool:

@@ -8,4 +8,3 @@ from .node.faults import FaultAnswer as FaultAnswer
 from .node.faults import Faults as Faults
 from .node.world import Oddities as Oddities
 from .node.world import World as World
-from .plain_engine import PlainEngine as PlainEngine

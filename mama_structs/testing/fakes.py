@@ -61,12 +61,12 @@ class FakeClock:
 
         """
         inner: Session = unwrap(session)
-        shared = inner.memories._shared  # noqa: SLF001 - there is no public access to the clock
-        for one in (shared, *(other._shared for other in getattr(shared, "others", ()))):  # noqa: SLF001 - as above
+        shared = inner.memories._shared
+        for one in (shared, *(other._shared for other in getattr(shared, "others", ()))):
             one.clock = self.now
         if shared.judge_runner is not None:
-            shared.judge_runner._clock = self.now  # noqa: SLF001 - as above
-        inner.refs._clock = lambda: datetime.fromtimestamp(self.now(), UTC)  # noqa: SLF001 - as above
+            shared.judge_runner._clock = self.now
+        inner.refs._clock = lambda: datetime.fromtimestamp(self.now(), UTC)
 
 
 class FakeSource:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mama_structs import HashEmbedder, Memory, Session
+from mama_structs import HashEmbedder, Memory, Session, admin
 from mama_structs.errors import EmbeddingFailed, MamaStructsError, MemoryNotFound, StoreError
 from mama_structs.testing.fakes import FakeClock
 from mama_structs.testing.session_faults import DiskFault, SessionFaults
@@ -141,7 +141,7 @@ class SessionMachine(RuleBasedStateMachine):
         if seen is not None:
             wanted, got = [ref.id for ref in planted.document.refs], [ref.id for ref in seen.refs]
             assert wanted == got, f"{wanted} were marked, and {got} stored"  # noqa: S101 - test code
-            self._refs.update({ref.versioned: ref.text for ref in seen.refs})
+            self._refs.update({ref.versioned_handle: ref.text for ref in seen.refs})
 
     @rule(seconds=_CLOCK_STEPS)
     def time_passes(self, seconds: float) -> None:
@@ -193,7 +193,7 @@ class SessionMachine(RuleBasedStateMachine):
                 self.faults.clear()
                 # Write the data that an injected fault has prevented from being written.
                 self.run(self.session.flush())
-                assert self.run(self.session.check()).ok, "the directory is damaged"  # noqa: S101 - test code
+                assert self.run(admin.check(self.session)).ok, "the directory is damaged"  # noqa: S101 - test code
         finally:
             self._close_all()
 
@@ -241,10 +241,10 @@ class MemoryMachine(SessionMachine):
 
     """
 
-    known: dict[str, Memory]
+    acknowledged: dict[str, Memory]
 
     def __init__(self) -> None:
-        self.known = {}
+        self.acknowledged = {}
         super().__init__()
 
     def tools_to_call(self) -> list[str]:
@@ -255,31 +255,31 @@ class MemoryMachine(SessionMachine):
     def save(self, record: dict[str, Any]) -> None:
         """Save a memory of any type."""
         for memory in self.attempt(self.session.memories.save_many([record])) or ():
-            self.known[memory.id] = memory
+            self.acknowledged[memory.id] = memory
 
-    @precondition(lambda self: self.known)
+    @precondition(lambda self: self.acknowledged)
     @rule(data=st.data(), replaces=st.booleans(), record=memories())
     def evolve(self, data: st.DataObject, replaces: bool, record: dict[str, Any]) -> None:  # noqa: FBT001 - drawn by Hypothesis
         """Supersede a decision, or set the outcome of one."""
-        chosen = [memory.id for memory in self.known.values() if memory.type == "decision"]
+        chosen = [memory.id for memory in self.acknowledged.values() if memory.type == "decision"]
         if not chosen:
             return
         memory_id = data.draw(st.sampled_from(chosen), label="decision")
         store, said = self.session.memories, _main_text(record)
         if replaces:
-            memory = self.attempt(store.supersede(memory_id, said, "better"))
+            memory = self.attempt(store.supersede(memory_id, said, reasoning="better"))
         else:
             memory = self.attempt(store.set_outcome(memory_id, "SUCCESS"))
         if memory is not None:
-            self.known[memory.id] = memory
+            self.acknowledged[memory.id] = memory
 
-    @precondition(lambda self: self.known)
+    @precondition(lambda self: self.acknowledged)
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
         """Delete a memory, and assert that it cannot be read."""
-        memory_id = data.draw(st.sampled_from(list(self.known)), label="memory")
+        memory_id = data.draw(st.sampled_from(list(self.acknowledged)), label="memory")
         if self.attempt(self.session.memories.delete(memory_id)) is not None:
-            del self.known[memory_id]
+            del self.acknowledged[memory_id]
             with contextlib.suppress(MemoryNotFound):
                 self.run(self.session.memories.get(memory_id))
                 raise AssertionError("a deleted memory can be read")
@@ -294,14 +294,16 @@ class MemoryMachine(SessionMachine):
         hits = self.attempt(self.session.memories.search(_main_text(record), limit=limit))
         if hits is not None:
             found = [hit.memory.id for hit in hits]
-            assert min(limit, len(self.known)) == len(found) == len(set(found)), "a search gives too few or one twice"  # noqa: S101 - test code
-            assert set(found) <= set(self.known), "a search gives what is not there"  # noqa: S101 - test code
+            assert min(limit, len(self.acknowledged)) == len(found) == len(set(found)), (
+                "a search gives too few or one twice"
+            )
+            assert set(found) <= set(self.acknowledged), "a search gives what is not there"  # noqa: S101 - test code
 
     @invariant()
     def the_memories_are_those_that_were_acknowledged(self) -> None:
         """Assert that the session contains exactly the acknowledged memories, each equal to the returned one."""
-        there = {memory.id: memory for memory in self.run(self.session.memories.recent(limit=_MAX_MEMORIES))}
-        assert there == self.known, "the memories are not those that were acknowledged"  # noqa: S101 - test code
+        there = {memory.id: memory for memory in self.run(self.session.memories.list(limit=_MAX_MEMORIES))}
+        assert there == self.acknowledged, "the memories are not those that were acknowledged"  # noqa: S101 - test code
 
 
 def _main_text(record: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ from mama_structs.memory.types.engine import (
     TYPE_NUMBERS,
     Direction,
     EmbedderRecord,
-    Filter,
+    EngineFilter,
     LinkTable,
     Matches,
     NewMemory,
@@ -56,7 +56,7 @@ from mama_structs.memory.types.text_analysis import (
     resolve_terms,
     weighted_terms,
 )
-from mama_structs.storage.sqlite_errors import Finding
+from mama_structs.storage.sqlite_errors import Issue
 
 T = TypeVar("T")
 
@@ -116,7 +116,7 @@ class PlainReader(Writer):
         some = [vectors for vectors in found if len(vectors)]
         return np.concatenate(some or [np.zeros((0, 0), np.float32)]), np.array([len(one) for one in found], np.int64)
 
-    def count(self, where: Filter | None = None) -> int:
+    def count(self, where: EngineFilter | None = None) -> int:
         return len(self._filter_nodes(where))
 
     def facts(self, nodes: Nodes) -> NodeAttributes:
@@ -136,7 +136,7 @@ class PlainReader(Writer):
             np.array([duplicate_fingerprint(memory) for memory in memories], np.int64),
         )
 
-    def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> Matches:
+    def nearest(self, vector: Vectors, limit: int, where: EngineFilter | None = None) -> Matches:
         nodes = np.array([node for node in self._filter_nodes(where) if len(self._vectors[node])], np.int64)
         return _top_k(nodes, self.similarities(vector, nodes), limit)
 
@@ -148,7 +148,7 @@ class PlainReader(Writer):
         first = [vectors[:1] for _, vectors in sorted(self._vectors.items()) if len(vectors)]
         return np.concatenate(first[sample_slice(len(first))] or [np.zeros((0, 0), np.float32)])
 
-    def words(self, query: Query, limit: int, where: Filter | None = None) -> Matches:
+    def words(self, query: Query, limit: int, where: EngineFilter | None = None) -> Matches:
         nodes = np.array(self._filter_nodes(where), np.int64)
         scores = self.word_scores(query, nodes)
         return _top_k(nodes[scores > 0], scores[scores > 0], limit)
@@ -195,7 +195,9 @@ class PlainReader(Writer):
     def find_links(self, link_ids: Sequence[str]) -> list[Link | None]:
         return [self._links.get(link_id) for link_id in link_ids]
 
-    def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> Nodes:
+    def window(
+        self, where: EngineFilter | None = None, *, newest_first: bool = True, limit: int | None = None
+    ) -> Nodes:
         nodes = sorted(self._filter_nodes(where), key=lambda node: (self._memories[node].created_at, node))
         if newest_first:
             nodes.reverse()
@@ -360,7 +362,7 @@ class PlainReader(Writer):
             if (direction != "in" and link.from_id in ids) or (direction != "out" and link.to_id in ids)
         ]
 
-    def _filter_nodes(self, where: Filter | None) -> list[int]:
+    def _filter_nodes(self, where: EngineFilter | None) -> list[int]:
         return sorted(node for node, memory in self._memories.items() if where is None or where.matches(memory))
 
 
@@ -393,14 +395,14 @@ class PlainEngine:
         self.memories = attempt
         return answer
 
-    async def check(self, progress: ProgressCallback | None = None) -> list[Finding]:
+    async def check(self, progress: ProgressCallback | None = None) -> list[Issue]:
         """Return a finding for each link to a missing memory. This engine should never contain such a link."""
         memories = self.memories
         known = set(memories.ids(memories.window()))
         if progress is not None:
             progress(len(known), len(known))
         return [
-            Finding("error", "link", f"the link {link.id} ends at no memory", link.id)
+            Issue("error", "link", f"the link {link.id} ends at no memory", link.id)
             for links in memories.links_of_many(memories.window())
             for link in links
             if not {link.from_id, link.to_id} <= known

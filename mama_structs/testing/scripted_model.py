@@ -68,15 +68,15 @@ class ModelRequest:
 
     """
 
-    said: tuple[TranscriptMessage, ...]
+    transcript: tuple[TranscriptMessage, ...]
     tools: tuple[str, ...]
     messages: Any = attrs.field(repr=False)
-    sent: Any = attrs.field(repr=False)
+    options: Any = attrs.field(repr=False)
 
     @property
     def results(self) -> list[str]:
         """The tool results in the conversation so far."""
-        return [one.text for one in self.said if one.speaker == "tool"]
+        return [one.text for one in self.transcript if one.speaker == "tool"]
 
 
 ScriptedTurn: TypeAlias = str | ModelTurn | tuple[str, Mapping[str, Any] | str]

@@ -38,7 +38,7 @@ def inject_transaction_faults(storage: RowStorage, get_next_fault: Callable[[], 
     def in_transaction(work: Callable[[Rows], T], **given: Any) -> T:
         kind = get_next_fault()
         if kind is None:
-            return type(storage)._run_transaction(storage, work, **given)  # noqa: SLF001 - there is no public access to the storage
+            return type(storage)._run_transaction(storage, work, **given)
         if kind == "busy":
             raise StoreBusy("another process kept the directory from being written (planned)", waited=0.0)
 
@@ -49,7 +49,7 @@ def inject_transaction_faults(storage: RowStorage, get_next_fault: Callable[[], 
             rows.failure.sqlite_errorname = "SQLITE_PLANNED"
             raise rows.failure
 
-        return type(storage)._run_transaction(storage, undone, **given)  # noqa: SLF001 - as above
+        return type(storage)._run_transaction(storage, undone, **given)
 
     vars(storage)["_run_transaction"] = in_transaction
 
@@ -73,8 +73,8 @@ class SessionFaults:
     def __init__(self, session: Any) -> None:
         inner: Session = unwrap(session)
         self.met: int = 0
-        storage: RowStorage = inner._shared.home.storage  # noqa: SLF001 - there is no public access to the storage
-        self._embedding = inner.memories._shared.embedding  # noqa: SLF001 - as above
+        storage: RowStorage = inner._shared.home.storage
+        self._embedding = inner.memories._shared.embedding
         self._disk: DiskFault = "failing"
         self._remaining = {"disk": 0.0, "embedder": 0.0}
         inject_transaction_faults(storage, lambda: self._disk if self._use_fault("disk") else None)
@@ -125,4 +125,4 @@ class SessionFaults:
     async def _call_embedder(self, batch: Any) -> EmbeddingFailed | None:
         if self._use_fault("embedder"):
             return EmbeddingFailed("the embedder failed: planned")
-        return await type(self._embedding)._call_embedder(self._embedding, batch)  # noqa: SLF001 - as above
+        return await type(self._embedding)._call_embedder(self._embedding, batch)

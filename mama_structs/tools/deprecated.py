@@ -114,7 +114,7 @@ class DeprecatedTools:
 
     async def find_current_decision(self, topic: str) -> Memory | None:
         """Return the newest decision of a topic that is current and can be changed, or None."""
-        chain = await self.memories.by_topic(topic)
+        chain = await self.memories.history(topic=topic)
         found = [
             one for one in drop_superseded(chain.memories, chain.links) if one.namespace == self.memories.namespace
         ]
@@ -124,9 +124,9 @@ class DeprecatedTools:
         """Return the newest decisions that were not superseded, newest first."""
         requested = 2 * limit
         while True:
-            newest = await self.memories.recent(limit=requested, types=[MemoryType.DECISION])
+            newest = await self.memories.list(limit=requested, type=[MemoryType.DECISION])
             # Use this internal method, as all memory tools of the package do.
-            extras = await self.memories._get_annotations(memory.id for memory in newest)  # noqa: SLF001
+            extras = await self.memories._get_annotations(memory.id for memory in newest)
             # A memory may have been deleted between the two reads.
             found = [one for one in newest if one.id in extras and extras[one.id].superseded_by is None]
             if len(found) >= limit or len(newest) < requested:
@@ -180,7 +180,7 @@ def _register_tool(title: str, annotations: ToolAnnotations) -> Callable[[AsyncF
         tool = Tool.from_function(
             functools.partial(call, place=None), title=f"{title} (deprecated)", annotations=annotations
         )
-        _TEMPLATES.append(attrs.evolve(tool, on_error=on_error, resolve=False, deprecated=True))
+        _TEMPLATES.append(attrs.evolve(tool, on_error=on_error, resolves_handles=False, deprecated=True))
         return call
 
     return offered
@@ -330,12 +330,12 @@ async def save_decision(
     about = check_topic(topic)
     # A session and its forks share this lock, so that concurrent saves extend one chain.
     # Other sessions have their own lock, so their saves may fork the chain, which all reading tools support.
-    async with place.memories._shared.chain_lock:  # noqa: SLF001 - internal state that all views of the store share
+    async with place.memories._shared.chain_lock:
         before = await place.find_current_decision(about)
         memory = await place.memories.save_decision(
-            about,
             decision,
-            reasoning,
+            topic=about,
+            reasoning=reasoning,
             confidence=confidence,
             supersedes=before.id if before else None,
             created_by=created_by,
@@ -372,19 +372,19 @@ async def recall_decision(topic: str, *, place: DeprecatedTools) -> dict[str, An
 
     """
     about = check_topic(topic)
-    chain = await place.memories.by_topic(about)
+    chain = await place.memories.history(topic=about)
     topics = [memory.topic for memory in chain if memory.type is MemoryType.DECISION]
     if about in topics:
         message = f"✅ {format_count(len(topics), 'decision')} found for topic: {neutralize(about)}"
         return {"success": True, "history": _render_history(about, chain, place.now), "message": message}
-    hits = await place.memories.search(about, types=[MemoryType.DECISION], limit=MAX_CANDIDATES)
+    hits = await place.memories.search(about, type=[MemoryType.DECISION], limit=MAX_CANDIDATES)
     others = dict.fromkeys(hit.memory.topic for hit in hits if hit.memory.topic)
     first = _get_first_word(about)
     similar_topics = [one for one in others if first and one != about and _get_first_word(one) == first][
         :MAX_SIMILAR_TOPICS
     ]
     nothing = f"❌ No decisions found for topic: {neutralize(about)}"
-    histories = [_render_history(one, await place.memories.by_topic(one), place.now) for one in similar_topics]
+    histories = [_render_history(one, await place.memories.history(topic=one), place.now) for one in similar_topics]
     message = (
         f"{nothing}; these topics begin with the same word: {', '.join(map(neutralize, similar_topics))}"
         if similar_topics
@@ -418,7 +418,7 @@ async def suggest_decision(
     given_options = {name: value for name, value in recency_options.items() if value is not None}
     recency = Recency(weight=0.0) if disableRecency else Recency(**given_options) if given_options else None
     with _rename_argument_in_errors(query="userQuestion"):
-        hits = await place.memories.search(userQuestion, types=[MemoryType.DECISION], limit=MAX_CANDIDATES)
+        hits = await place.memories.search(userQuestion, type=[MemoryType.DECISION], limit=MAX_CANDIDATES)
     best = rank_hits(hits, recency, now=place.now)[:MAX_SUGGESTIONS]
     if best:
         suggestions = "\n".join(_render_suggestion(number, hit, place.now) for number, hit in enumerate(best, 1))
@@ -484,7 +484,7 @@ async def update_outcome(
         with _rename_argument_in_errors(reason=names):
             await place.memories.set_outcome(before.id, result, reason=reason, created_by="llm")
     elif word == "superseded":
-        extras = await place.memories._get_annotations([before.id])  # noqa: SLF001 - internal API that all tools use
+        extras = await place.memories._get_annotations([before.id])
         if before.id not in extras:
             raise MemoryNotFound(before.id)
         if extras[before.id].superseded_by is None:

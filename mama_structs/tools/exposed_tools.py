@@ -12,7 +12,7 @@ import attrs
 from mama_structs._internal import validation as _check
 from mama_structs._internal.telemetry import format_error
 from mama_structs.errors import InvalidArgument
-from mama_structs.tools.exposure import NO_CONTEXT, Context, Exposure
+from mama_structs.tools.exposure import NO_CONTEXT, ToolSelection, ToolSelector
 from mama_structs.tools.tool import Tool, ToolSet
 from mama_structs.tools.wire_names import DEPRECATED_SUCCESSORS
 
@@ -22,7 +22,7 @@ ExposureMode: TypeAlias = Literal["auto", "force_static", "force_dynamic"]
 
 
 @attrs.frozen(kw_only=True)
-class Exposed:
+class ExposedToolNames:
     """
     A version of the set of tools that a model sees.
 
@@ -36,11 +36,11 @@ class Exposed:
 
     version: int
     names: tuple[str, ...]
-    context: Context
-    narrowed: bool
+    selection: ToolSelection
+    is_narrowed: bool
 
 
-class ToolView:
+class ExposedTools:
     """
     The tools of a session that a model sees, chosen for each message.
 
@@ -57,47 +57,49 @@ class ToolView:
 
     """
 
-    def __init__(self, tools: ToolSet, *, exposure: Exposure | None = None, mode: ExposureMode = "auto") -> None:
+    def __init__(self, tools: ToolSet, *, exposure: ToolSelector | None = None, mode: ExposureMode = "auto") -> None:
         self.mode: ExposureMode = _check.check_choice("mode", mode, get_args(ExposureMode))
         self._tools = tools
         self._exposure = exposure
-        self._subscribers: dict[object, Callable[[Exposed], object]] = {}
+        self._subscribers: dict[object, Callable[[ExposedToolNames], object]] = {}
         self._known: tuple[str, ...] = ()
         # Initialized at first access, so that tools added before belong to version 1.
-        self._current: Exposed | None = None
+        self._current: ExposedToolNames | None = None
 
     @property
-    def exposure(self) -> Exposure:
+    def selector(self) -> ToolSelector:
         """The `Exposure` that selects the tools for a message."""
         if self._exposure is None:
-            self._exposure = Exposure()
+            self._exposure = ToolSelector()
         return self._exposure
 
     @property
-    def current(self) -> Exposed:
+    def current(self) -> ExposedToolNames:
         """The visible tools: the session's current tools, limited to those selected for the last message."""
         current = self._current
         if current is None:
             self._known = self._tools.names
-            self._current = current = Exposed(version=1, names=self._known, context=NO_CONTEXT, narrowed=False)
+            self._current = current = ExposedToolNames(
+                version=1, names=self._known, selection=NO_CONTEXT, is_narrowed=False
+            )
         elif self._tools.names != self._known:
-            current = self._update(current.context)
+            current = self._update(current.selection)
         return current
 
-    def for_message(self, message: object) -> Exposed:
+    def for_message(self, message: object) -> ExposedToolNames:
         """Select the tools for a message with `Exposure.detect`, and store the selection."""
-        exposed = self._update(self.exposure.detect(message))
-        self._log(exposed.context, exposed.names, f"exposed, version {exposed.version}")
+        exposed = self._update(self.selector.detect(message))
+        self._log(exposed.selection, exposed.names, f"exposed, version {exposed.version}")
         return exposed
 
-    def allowed_for(self, message: object) -> tuple[str, ...]:
+    def tool_names_for(self, message: object) -> tuple[str, ...]:
         """Return the names of the tools for a message without changing the current selection."""
-        context = self.exposure.detect(message)
+        context = self.selector.detect(message)
         names = self._choose(self._tools.names, context)
         self._log(context, names, "allowed")
         return names
 
-    def _log(self, context: Context, names: tuple[str, ...], action: str) -> None:
+    def _log(self, context: ToolSelection, names: tuple[str, ...], action: str) -> None:
         template = "tools for a message: %s (confidence %.2f), %d of %d %s, %s"
         _log.info(template, context.kind, context.confidence, len(names), len(self._tools), action, self.mode)
 
@@ -105,7 +107,7 @@ class ToolView:
         """Return the tools that are currently visible."""
         return [self._tools[name] for name in self.current.names]
 
-    def subscribe(self, callback: Callable[[Exposed], object]) -> Callable[[], None]:
+    def subscribe(self, callback: Callable[[ExposedToolNames], object]) -> Callable[[], None]:
         """
         Call *callback* after every change of the names of the visible tools.
 
@@ -138,14 +140,14 @@ class ToolView:
         )
         return f"<ToolView version {version}: {offered} of {tool_count} tools, {self.mode}>"
 
-    def _update(self, context: Context) -> Exposed:
+    def _update(self, context: ToolSelection) -> ExposedToolNames:
         before = self.current if self._current is None else self._current
         all_names = self._tools.names
         names = self._choose(all_names, context)
         changed = frozenset(names) != frozenset(before.names)
         self._known = all_names
-        self._current = exposed = Exposed(
-            version=before.version + changed, names=names, context=context, narrowed=len(names) < len(all_names)
+        self._current = exposed = ExposedToolNames(
+            version=before.version + changed, names=names, selection=context, is_narrowed=len(names) < len(all_names)
         )
         for subscriber in tuple(self._subscribers.values()) if changed else ():
             try:
@@ -158,10 +160,10 @@ class ToolView:
                 break
         return exposed
 
-    def _choose(self, all_names: tuple[str, ...], context: Context) -> tuple[str, ...]:
+    def _choose(self, all_names: tuple[str, ...], context: ToolSelection) -> tuple[str, ...]:
         if self.mode == "force_static":
             return all_names
-        visible_names = self.exposure.select(all_names, context)
+        visible_names = self.selector.select(all_names, context)
         # Never hide a host's own tool, even if it has the name of a v1.0 tool.
         own = [
             name

@@ -77,7 +77,7 @@ class Cue:
     words: tuple[str, ...] = attrs.field(default=(), converter=_convert_tuple, validator=_check_texts)
     pattern: str | None = None
     weight: float = 0.8
-    asks: bool = True
+    is_request: bool = True
     language: str = ""
     regex: re.Pattern[str] = attrs.field(init=False, eq=False, repr=False)
 
@@ -123,7 +123,7 @@ def _check_pattern(_rule: object, field: Any, value: object) -> None:
 
 
 @attrs.frozen(kw_only=True)
-class ContextRule:
+class SelectionRule:
     """
     The memory tools that a model sees if a message has this context.
 
@@ -139,7 +139,7 @@ class ContextRule:
     kind: str
     tools: tuple[str, ...] = attrs.field(converter=_convert_tuple, validator=_check_texts)
     priority: tuple[str, ...] = attrs.field(default=(), converter=_convert_tuple, validator=_check_texts)
-    doubts: str | None = attrs.field(default=None, validator=_check_pattern)
+    doubt_words: str | None = attrs.field(default=None, validator=_check_pattern)
 
 
 # Built-in data
@@ -176,7 +176,7 @@ def _load_default_cues() -> tuple[Cue, ...]:
             kind=None if kind == "None" else kind,
             weight=float(weight),
             pattern=pattern,
-            asks="tells" not in told,
+            is_request="tells" not in told,
             language=language,
         )
         for language in ("en", "ko")
@@ -185,9 +185,9 @@ def _load_default_cues() -> tuple[Cue, ...]:
 
 
 @functools.cache
-def _load_default_contexts() -> tuple[ContextRule, ...]:
+def _load_default_contexts() -> tuple[SelectionRule, ...]:
     return tuple(
-        ContextRule(kind=kind, tools=tools.split(","), priority=priority.split(","), doubts=doubts)
+        SelectionRule(kind=kind, tools=tools.split(","), priority=priority.split(","), doubt_words=doubts)
         for (kind, tools, priority), doubts in _read_patterns("contexts.txt")
     )
 
@@ -363,7 +363,7 @@ def _has_other_request(words: str, match_starts: list[int]) -> bool:
 
 
 @attrs.frozen
-class Context:
+class ToolSelection:
     """
     Result of a detection: the kind of a message, and the memory tools for it.
 
@@ -378,11 +378,11 @@ class Context:
 
     kind: str | None
     confidence: float
-    allowed: frozenset[str] | Literal["all"]
+    tool_names: frozenset[str] | Literal["all"]
     priority: tuple[str, ...]
 
 
-NO_CONTEXT: Final = Context(None, 0.0, "all", ())
+NO_CONTEXT: Final = ToolSelection(None, 0.0, "all", ())
 
 
 class _CueMatch(NamedTuple):
@@ -396,7 +396,7 @@ class _CueMatch(NamedTuple):
 
 
 @attrs.frozen(kw_only=True)
-class Exposure:
+class ToolSelector:
     """
     Selects the memory tools that a model should see for a message.
 
@@ -417,9 +417,7 @@ class Exposure:
     """
 
     cues: tuple[Cue, ...] = attrs.field(factory=_load_default_cues, converter=_convert_tuple, repr=False)
-    contexts: tuple[ContextRule, ...] = attrs.field(
-        factory=_load_default_contexts, converter=_convert_tuple, repr=False
-    )
+    rules: tuple[SelectionRule, ...] = attrs.field(factory=_load_default_contexts, converter=_convert_tuple, repr=False)
     always: tuple[str, ...] = attrs.field(default=ALWAYS_EXPOSED, converter=_convert_tuple, validator=_check_texts)
     threshold: float = 0.7
     _uses_weights: bool = attrs.field(init=False, eq=False, repr=False, default=False)
@@ -428,10 +426,10 @@ class Exposure:
         """Reject inconsistent arguments."""
         if not (isinstance(self.threshold, int | float) and 0 <= self.threshold <= 1):
             raise InvalidArgument(f"threshold must be from 0 to 1, got {repr_short(self.threshold)}")
-        for name, items, item_class in (("cues", self.cues, Cue), ("contexts", self.contexts, ContextRule)):
+        for name, items, item_class in (("cues", self.cues, Cue), ("contexts", self.rules, SelectionRule)):
             if not isinstance(items, tuple) or not all(isinstance(item, item_class) for item in items):
                 raise InvalidArgument(f"{name} must be objects of {item_class.__name__}, got {repr_short(items)}")
-        kinds = [rule.kind for rule in self.contexts]
+        kinds = [rule.kind for rule in self.rules]
         if len(set(kinds)) < len(kinds):
             raise InvalidArgument(f"contexts must have one rule a kind, got {', '.join(kinds):.200}")
         for cue in self.cues:
@@ -444,7 +442,7 @@ class Exposure:
         learned = {*LEARNED_KINDS[1:]} <= {*kinds} and {*_load_default_cues()} <= {*self.cues}
         object.__setattr__(self, "_uses_weights", learned)
 
-    def detect(self, message: object) -> Context:
+    def detect(self, message: object) -> ToolSelection:
         """
         Return the context of a message.
 
@@ -465,7 +463,7 @@ class Exposure:
             return context
         return self._apply_weights(context, matches, wording)
 
-    def select(self, names: Iterable[str], context: Context) -> tuple[str, ...]:
+    def select(self, names: Iterable[str], context: ToolSelection) -> tuple[str, ...]:
         """
         Return the names of the visible tools, starting with the priority tools of *context*.
 
@@ -474,7 +472,7 @@ class Exposure:
             context: Result of `detect`.
 
         """
-        allowed = context.allowed
+        allowed = context.tool_names
         visible_names = [
             name
             for name in names
@@ -499,14 +497,13 @@ class Exposure:
                 for found in itertools.islice(cue.regex.finditer(text), max_matches):
                     # A negated match has the weight 0.
                     weighs = not _is_negated(text, found)
-                    matches.append(_CueMatch(cue.kind, cue.weight * weighs, cue.asks and weighs, *found.span()))
+                    matches.append(_CueMatch(cue.kind, cue.weight * weighs, cue.is_request and weighs, *found.span()))
         return [_weaken_if_misread(sign, matches) for sign in matches]
 
-    def _decide(self, matches: list[_CueMatch], wording: NormalizedMessage) -> Context:
+    def _decide(self, matches: list[_CueMatch], wording: NormalizedMessage) -> ToolSelection:
         elsewhere = max((sign.weight for sign in matches if sign.kind == OTHER_KIND), default=0.0)
         strengths = {
-            rule.kind: _compute_strength(rule.kind, matches, has_other_request=bool(elsewhere))
-            for rule in self.contexts
+            rule.kind: _compute_strength(rule.kind, matches, has_other_request=bool(elsewhere)) for rule in self.rules
         }
         other_at = _find_last_request(OTHER_KIND, matches) if elsewhere >= _get_threshold("sure") else -1
         needed = {
@@ -530,11 +527,13 @@ class Exposure:
             else self._make_narrowed_context(kind, confidence)
         )
 
-    def _apply_weights(self, context: Context, matches: list[_CueMatch], wording: NormalizedMessage) -> Context:
+    def _apply_weights(
+        self, context: ToolSelection, matches: list[_CueMatch], wording: NormalizedMessage
+    ) -> ToolSelection:
         """Combine the context that the cues indicate with the learned weights."""
         likely = _compute_probabilities(wording.words, context)
         unsure = max(self.threshold - _get_threshold("doubt"), 0.0)
-        if context.allowed != "all":
+        if context.tool_names != "all":
             needed = _get_threshold("unlike" if context.confidence >= _get_threshold("firm") else "likely_enough")
             return context if likely[context.kind] >= needed else _make_unsure_context(context.kind, unsure)
         kind = max(likely, key=lambda one: likely[one])
@@ -548,25 +547,25 @@ class Exposure:
 
     def _has_doubts(self, kind: str, wording: NormalizedMessage, understood: list[_CueMatch]) -> bool:
         """Return True if the message may contain a further request that was omitted or not recognized."""
-        doubts = self._get_rule(kind).doubts
+        doubts = self._get_rule(kind).doubt_words
         return (
             not wording.is_complete
             or (doubts is not None and re.search(doubts, wording.words) is not None)
             or _has_other_request(wording.words, [sign.start for sign in understood if sign.kind == kind])
         )
 
-    def _make_narrowed_context(self, kind: str, confidence: float) -> Context:
+    def _make_narrowed_context(self, kind: str, confidence: float) -> ToolSelection:
         rule = self._get_rule(kind)
         patterns = (*self.always, *rule.tools, *rule.priority)
         allowed = frozenset(name for name in MEMORY_TOOLS if any(fnmatch.fnmatchcase(name, each) for each in patterns))
-        return Context(kind, confidence, allowed, rule.priority)
+        return ToolSelection(kind, confidence, allowed, rule.priority)
 
-    def _get_rule(self, kind: str) -> ContextRule:
-        return next(rule for rule in self.contexts if rule.kind == kind)
+    def _get_rule(self, kind: str) -> SelectionRule:
+        return next(rule for rule in self.rules if rule.kind == kind)
 
 
-def _make_unsure_context(kind: str | None, confidence: float) -> Context:
-    return Context(kind, confidence, "all", ())
+def _make_unsure_context(kind: str | None, confidence: float) -> ToolSelection:
+    return ToolSelection(kind, confidence, "all", ())
 
 
 def _is_negated(text: str, found: re.Match[str]) -> bool:
@@ -580,7 +579,7 @@ def _is_negated(text: str, found: re.Match[str]) -> bool:
     )
 
 
-def _compute_probabilities(words: str, context: Context) -> dict[str | None, float]:
+def _compute_probabilities(words: str, context: ToolSelection) -> dict[str | None, float]:
     """Return the probability of each kind of context, computed from the learned weights."""
     numbers, bias, table = _load_weights()
     feature_weights = [weights for weights in map(table.get, extract_features(words)) if weights is not None]

@@ -14,7 +14,7 @@ import attrs
 
 from mama_structs._internal.prompt_quoting import quote
 from mama_structs.errors import QuotaExceeded
-from mama_structs.memory.graph.results import Chain, Evidence, Reached, Surroundings
+from mama_structs.memory.graph.results import Chain, Evidence, MemoryDetails, TraversedMemory
 from mama_structs.memory.graph.traversal import AnswerExtras, direct_successors, find_superseded
 from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.model import (
@@ -25,8 +25,8 @@ from mama_structs.memory.types.model import (
     Link,
     LinkType,
     Memory,
-    Noticed,
     OutcomeChange,
+    SaveWarnings,
     is_outcome_reason,
 )
 from mama_structs.provenance import UNKNOWN_ORIGIN, Origin, Provenance, get_marked_trust, least_trusted
@@ -381,7 +381,7 @@ class TextTruncator:
         Return None if the quota is exhausted.
         """
         source = f"{self.source}, {field}"
-        for descriptor in self.refs.descriptors():
+        for descriptor in self.refs.list_descriptors():
             is_alike = (descriptor.source, descriptor.provenance, descriptor.chars) == (
                 source,
                 self.provenance,
@@ -399,7 +399,7 @@ class TextTruncator:
 
 def free_quota(refs: RefStore) -> None:
     """Delete stored memory texts until half of the quota is free. Models can load them again."""
-    for descriptor in refs.descriptors():
+    for descriptor in refs.list_descriptors():
         usage = refs.usage
         if 2 * usage.handles < usage.max_handles and 2 * usage.bytes < usage.max_bytes:
             return
@@ -494,7 +494,7 @@ def _render_identity(memory: Memory, memories: MemoryStore) -> dict[str, object]
         "namespace": None if memory.namespace == memories.namespace else memory.namespace,
         "topic": memory.topic,
         "confidence": None if confidence in (None, DEFAULT_CONFIDENCE) else round(confidence, 2),
-        "at": format_time_or_age(memory.created_at, memories._shared.now),  # noqa: SLF001 - the store's own clock
+        "at": format_time_or_age(memory.created_at, memories._shared.now),
     }
 
 
@@ -531,24 +531,24 @@ def render_results(
 
 def render_saved(memory: Memory) -> Saved:
     """Return the answer to a save: the id, and a note about conflicts and duplicates."""
-    return make_answer(Saved, {"id": memory.id, "note": _render_warnings(memory.id, memory.noticed)})
+    return make_answer(Saved, {"id": memory.id, "note": _render_warnings(memory.id, memory.warnings)})
 
 
-def _render_warnings(saved: str, warnings: Noticed | None) -> str | None:
+def _render_warnings(saved: str, warnings: SaveWarnings | None) -> str | None:
     """Return a note on the most important conflict or duplicate, with its id."""
     if not warnings:
         return None
-    if any(one.id == saved for one in warnings.copy_of):
+    if any(one.id == saved for one in warnings.duplicate_of):
         return "This was saved before, word for word: its id is the earlier one."
     kinds = {
-        "May replace": warnings.may_replace,
-        "May contradict": warnings.may_contradict,
-        "Says the same as": warnings.copy_of,
+        "May replace": warnings.possible_replacements,
+        "May contradict": warnings.possible_conflicts,
+        "Says the same as": warnings.duplicate_of,
     }
     what, found = next((what, found) for what, found in kinds.items() if found)
     others = f" and {len(found) - 1} more" if len(found) > 1 else ""
     # The text was saved, then contradicted, and is saved again: the model must resolve the conflict.
-    if warnings.copy_of and found is not warnings.copy_of:
+    if warnings.duplicate_of and found is not warnings.duplicate_of:
         what = f"Said before, and {what[0].lower()}{what[1:]}"
     return f"{what} {found[0].id}{others}: if that no longer holds, evolve/supersede it by this id."
 
@@ -570,14 +570,14 @@ def render_checkpoint(memory: Memory, links: Sequence[Link], refs: RefStore) -> 
         "open_files": cutter.truncate_items("open_files", metadata.open_files),
         "next_steps": cutter.truncate_items("next_steps", metadata.next_steps),
         "implements": cutter.truncate_items("implements", list(dict.fromkeys(carried_out)), max_items=MAX_SHOWN_LINKS),
-        "at": format_time_or_age(memory.created_at, refs.now()),
+        "at": format_time_or_age(memory.created_at, refs._now()),
         "more": cutter.more,
     }
     return make_answer(LastCheckpoint, known)
 
 
 def render_context(
-    found: Surroundings, known: AnswerExtras, evidence: Sequence[Evidence], *, memories: MemoryStore, refs: RefStore
+    found: MemoryDetails, known: AnswerExtras, evidence: Sequence[Evidence], *, memories: MemoryStore, refs: RefStore
 ) -> WithContext:
     """Return the answer about one memory, with its versions, neighbours, links and evidence."""
     memory = found.memory
@@ -585,7 +585,7 @@ def render_context(
     told, today = known.outcome_of, get_id(known.superseded_by)
     if told is None and today is None:
         # The separate read of the successor may have failed. Then use the chain, which was read before.
-        today = _find_current_successors(found.chain).get(memory.id)
+        today = _find_current_successors(found.history).get(memory.id)
     note = None
     if today is not None:
         whose = f"This {memory.type.value}" if told is None else f"The decision that this is about, {told},"
@@ -593,15 +593,15 @@ def render_context(
     # Keep this order, which determines the numbers of the handles: memory, evidence, links.
     whole = _render_full_memory(found, cutter, memories, successor_id=today, decision_id=told)
     shown_evidence = _render_evidence(evidence, cutter)
-    versions = _select_near_versions(found.chain.memories, memory)
-    around = _filter_neighbours(found.around, found.chain)
+    versions = _select_near_versions(found.history.memories, memory)
+    around = _filter_neighbours(found.nearby, found.history)
     links = [link for link in found.links if _is_informative_link(link)]
     # A link's reason has the trust of the link's source memory.
-    begins = {memory.id: memory, **{one.memory.id: one.memory for one in found.around}}
+    begins = {memory.id: memory, **{one.memory.id: one.memory for one in found.nearby}}
     answer = {
         "memory": whole,
         "evolution": [_render_memory(BriefMemory, one, memories) for one in versions if one.id != memory.id],
-        "more_versions": len(found.chain) - len(versions),
+        "more_versions": len(found.history) - len(versions),
         "around": [
             _render_memory(AroundLine, one.memory, memories, depth=one.depth if one.depth > 1 else None)
             for one in around[:MAX_NEIGHBOURS]
@@ -617,7 +617,7 @@ def render_context(
     return make_answer(WithContext, answer)
 
 
-def _filter_neighbours(around: Sequence[Reached], chain: Chain) -> list[Reached]:
+def _filter_neighbours(around: Sequence[TraversedMemory], chain: Chain) -> list[TraversedMemory]:
     """Omit versions and outcome reasons, which other parts of the answer contain."""
     versions = {memory.id for memory in chain.memories}
     return [one for one in around if one.memory.id not in versions and not is_outcome_reason(one.memory)]
@@ -630,7 +630,7 @@ def _is_informative_link(link: Link) -> bool:
 
 
 def _render_full_memory(
-    found: Surroundings,
+    found: MemoryDetails,
     cutter: TextTruncator,
     memories: MemoryStore,
     *,
@@ -790,7 +790,7 @@ def render_topic(topic: str, chain: Chain, near: Sequence[str], memories: Memory
         "forks": [memory.id for memory in chain.forks][:MAX_VERSIONS],
         "around": [
             _render_memory(BriefMemory, one.memory, memories)
-            for one in _filter_neighbours(chain.around, chain)[:MAX_TOPIC_NEIGHBOURS]
+            for one in _filter_neighbours(chain.nearby, chain)[:MAX_TOPIC_NEIGHBOURS]
         ],
         "near_topics": near,
         "note": note,

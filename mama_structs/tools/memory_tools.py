@@ -19,6 +19,7 @@ import attrs
 import msgspec
 from msgspec import Meta
 
+from mama_structs._internal.unset import UNSET
 from mama_structs.errors import InvalidArgument, MamaStructsError, MemoryNotFound, repr_short
 from mama_structs.memory.graph.traversal import AnswerExtras
 from mama_structs.memory.store.memory_store import MemoryStore
@@ -32,6 +33,7 @@ from mama_structs.memory.types.requests import (
     MAX_TOPIC_CHARS,
     check_id,
 )
+from mama_structs.memory.upkeep.erasure import EraseRequest
 from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.tools import memory_results as results
 from mama_structs.tools.tool import Tool, ToolAnnotations, bind_template
@@ -141,7 +143,7 @@ async def _fetch_extras(memories: MemoryStore, *ids: str) -> Mapping[str, Answer
     Best effort: empty if they cannot be read.
     """
     try:
-        return await memories._get_annotations(ids)  # noqa: SLF001 - internal API for these answers
+        return await memories._get_annotations(ids)
     except MamaStructsError:
         return {}
 
@@ -192,9 +194,9 @@ async def save_decision(
             )
     async with _explain_wrong_type(memories, "supersedes", supersedes):
         memory = await memories.save_decision(
-            topic,
             decision,
-            reasoning,
+            topic=topic,
+            reasoning=reasoning,
             confidence=confidence,
             supersedes=supersedes,
             implements=implements,
@@ -305,9 +307,9 @@ async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> resu
         id: As another tool gave it
 
     """
-    found = await memories.load_context(id, link_types=INFORMATIVE_LINK_TYPES)
+    found = await memories.details(id, link_types=INFORMATIVE_LINK_TYPES)
     extras = await _fetch_extras_of_one(memories, found.memory)
-    evidence = await memories.evidence_of(found.memory.id)
+    evidence = await memories.evidence(found.memory.id)
     return results.render_context(found, extras, evidence, memories=memories, refs=refs)
 
 
@@ -325,7 +327,7 @@ async def search_by_topic(topic: Topic, *, memories: MemoryStore) -> results.ByT
         topic: Exactly as it was saved
 
     """
-    chain = await memories.by_topic(topic, link_types=INFORMATIVE_LINK_TYPES)
+    chain = await memories.history(topic=topic, link_types=INFORMATIVE_LINK_TYPES)
     similar_topics = [] if chain else await _find_similar_topics(memories, topic)
     return results.render_topic(topic, chain, similar_topics, memories)
 
@@ -334,8 +336,8 @@ async def _find_similar_topics(memories: MemoryStore, topic: str) -> list[str]:
     """Return existing topics with a similar spelling or meaning."""
     # Similar spelling finds most topics. Semantic search adds synonyms and topics in other languages.
     try:
-        recent = await memories.recent(limit=MAX_SCANNED_DECISIONS, types=[MemoryType.DECISION])
-        hits = await memories.search(topic, types=[MemoryType.DECISION], limit=MAX_SIMILAR_TOPICS)
+        recent = await memories.list(limit=MAX_SCANNED_DECISIONS, type=[MemoryType.DECISION])
+        hits = await memories.search(topic, type=[MemoryType.DECISION], limit=MAX_SIMILAR_TOPICS)
     except MamaStructsError:
         return []
     by_look: dict[str, str] = {}
@@ -371,7 +373,7 @@ async def search_by_context(
 
     """
     # Use this method of the store, which is internal to the package and intended for these tools.
-    best, more = await memories._search_for_prompt(query, types=types, limit=limit)  # noqa: SLF001
+    best, more = await memories._search_for_prompt(query, types=types, limit=limit)
     shown = await _render_results(results.FoundMemory, memories, [hit.memory for hit in best])
     found: list[results.Answering] = [
         {**one, "relevance": round(hit.relevance, 2)} for one, hit in zip(shown, best, strict=True)
@@ -399,9 +401,7 @@ async def list_recent(
         since: From this date or time on (ISO 8601, UTC)
 
     """
-    found = await memories.recent(
-        limit=limit, types=types, since=None if since is None else _parse_time("since", since)
-    )
+    found = await memories.list(limit=limit, type=types, since=None if since is None else _parse_time("since", since))
     note = None
     if not found:
         narrowed = types is not None or since is not None
@@ -509,7 +509,9 @@ async def _save_successor(
     If *decision* is an id, link that memory as the successor.
     """
     if not is_id(named := decision.strip()):
-        return await memories.supersede(decision_id, decision, reasoning, confidence=confidence, created_by="llm")
+        return await memories.supersede(
+            decision_id, decision, reasoning=reasoning, confidence=confidence, created_by="llm"
+        )
     new, old = await memories.get(named), await memories.get(decision_id)
     if new.type is not old.type or new.type is MemoryType.CHECKPOINT:
         raise InvalidArgument(
@@ -540,7 +542,13 @@ async def correct(
         reason: What was wrong
 
     """
-    memory = await memories.correct(check_id("id", id), content, reasoning=reasoning, reason=reason, origin="model")
+    memory = await memories.update(
+        check_id("id", id),
+        content,
+        reasoning=UNSET if reasoning is None else reasoning,
+        change_reason=reason,
+        origin="model",
+    )
     fields = {
         "id": memory.id,
         "content": results.truncate_line(memory.content),
@@ -573,7 +581,8 @@ async def forget(
 
     """
     until = None if before is None else _parse_time("before", before)
-    done = await memories.forget(ids, about=about, source=source, before=until, dry_run=dry_run)
+    asked = EraseRequest.checked(ids=ids, about=about, source=source, before=until)
+    done = await memories._erase(asked, dry_run=dry_run)
     note = None
     if not done.count:
         note = "There is nothing like this."
@@ -581,7 +590,15 @@ async def forget(
         note = "Nothing is gone yet: without dry_run it would be."
     return results.make_answer(
         results.Forgot,
-        {**attrs.asdict(done), "forgotten": dict(done.memories), "pending": [*done.pending], "note": note},
+        {
+            "forgotten": dict(done.memories),
+            "note": note,
+            "links": done.links,
+            "mended": done.updated_memories,
+            "texts": done.evidence_texts,
+            "refs": done.refs,
+            "pending": [*done.pending],
+        },
     )
 
 
@@ -637,7 +654,7 @@ def _make_template(name: str, title: str) -> Tool:
         input_schema=_reduce_schema(tool.input_schema),
         on_error=_raise_with_hint,
         # Replace handles with their texts, because a saved handle would be lost when its conversation is deleted.
-        resolve=name.startswith(("save/", "evolve/")) and function is not forget,
+        resolves_handles=name.startswith(("save/", "evolve/")) and function is not forget,
         handles=frozenset({"evidence"}) if name == "save/decision" else frozenset(),
     )
 

@@ -34,7 +34,7 @@ EMBEDDED_HANDLE_PATTERN: Final = re.compile(
 
 
 @attrs.frozen
-class Passed:
+class ResolvedArguments:
     """
     The arguments of a tool call, with texts in place of handles.
 
@@ -50,7 +50,7 @@ class Passed:
     provenance: Provenance | None = None
 
 
-def substitute_handles(arguments: Mapping[str, Any], tool: Tool, find: Callable[[str], Entry]) -> Passed:
+def substitute_handles(arguments: Mapping[str, Any], tool: Tool, find: Callable[[str], Entry]) -> ResolvedArguments:
     """
     Replace the handles in a tool's arguments with their texts, and validate the result.
 
@@ -67,18 +67,18 @@ def substitute_handles(arguments: Mapping[str, Any], tool: Tool, find: Callable[
 
     """
     if not isinstance(arguments, Mapping):
-        return Passed(arguments)
+        return ResolvedArguments(arguments)
     substitution = _Substitution(tool, find)
     resolved = substitution.substitute(arguments)
     if not substitution.entries and resolved == arguments:
-        return Passed(arguments)
+        return ResolvedArguments(arguments)
     try:
-        tool.signature.check(resolved, tool=tool.name)
+        tool._signature.check(resolved, tool=tool.name)
     except InvalidArgument:
-        tool.signature.check(_Substitution(tool, find, keep_handles=True).substitute(arguments), tool=tool.name)
+        tool._signature.check(_Substitution(tool, find, keep_handles=True).substitute(arguments), tool=tool.name)
         raise InvalidArgument(f"{tool.name}: a text in place of its handle is not what the tool takes") from None
     found = [entry.provenance for entry in substitution.entries.values()]
-    return Passed(resolved, tuple(substitution.entries), found[0].merge_with(*found[1:]) if found else None)
+    return ResolvedArguments(resolved, tuple(substitution.entries), found[0].merge_with(*found[1:]) if found else None)
 
 
 @attrs.define
@@ -93,7 +93,7 @@ class _Substitution:
 
     def substitute(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a copy of the arguments, with each handle replaced with its text."""
-        named = self._tool.signature.fix_argument_names(given) if self._tool.resolve else given
+        named = self._tool._signature.fix_argument_names(given) if self._tool.resolves_handles else given
         return {name: self._substitute_argument(name, value) for name, value in named.items()}
 
     def _substitute_argument(self, name: str, value: Any) -> Any:
@@ -103,7 +103,7 @@ class _Substitution:
                 if isinstance(value, list)
                 else _get_handle(value) or value
             )
-        parameter = self._tool.signature.find_parameter(name) if self._tool.resolve else None
+        parameter = self._tool._signature.find_parameter(name) if self._tool.resolves_handles else None
         return self._substitute_value(
             value, () if parameter is None else tuple(iterate_alternatives(parameter.schema)), MAX_DEPTH
         )
@@ -150,7 +150,7 @@ class _Substitution:
         except HandleNotFound as error:
             error.hint = f"{error.hint}; to pass the words themselves, put a backslash in front: \\{handle}"
             raise
-        self.entries[entry.versioned] = entry
+        self.entries[entry.versioned_handle] = entry
         body = entry.body
         if self._keep_handles:
             return handle

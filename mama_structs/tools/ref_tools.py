@@ -59,12 +59,12 @@ async def read_fd(
         start = page
     excerpt = store.read(fd, mode=mode, start=start, count=count, read_all=read_all)
     if not extract_to_new_fd:
-        return store.rendering.render_content(excerpt)
+        return store._rendering.render_content(excerpt)
     load = measure_input(excerpt.text)
     made = await store.change(
         load, lambda refs: refs.extract(fd, mode=mode, start=start, count=count, read_all=read_all)
     )
-    return store.rendering.render_extraction(excerpt, made)
+    return store._rendering.render_extraction(excerpt, made)
 
 
 async def fd_to_file(
@@ -96,7 +96,7 @@ async def fd_to_file(
     result = await store.to_file(
         fd, file_path, mode=mode, insert_at=insert_at, create=create, exist_ok=exist_ok, parents=parents, by_model=True
     )
-    return store.rendering.render_file_result(result)
+    return store._rendering.render_file_result(result)
 
 
 async def list_refs(*, category: Literal["code", "data", "text"] | None = None, start: int = 1, store: RefStore) -> str:
@@ -112,7 +112,7 @@ async def list_refs(*, category: Literal["code", "data", "text"] | None = None, 
     last = max(1, len(refs))
     if not 1 <= start <= last:
         raise InvalidRange(f"the list has no ref {format_number(start)}", valid=(1, last))
-    return store.rendering.render_refs(newest_first(refs), start=start, category=category)
+    return store._rendering.render_refs(newest_first(refs), start=start, category=category)
 
 
 async def get_ref(ref_id: str, *, store: RefStore) -> str:
@@ -128,7 +128,7 @@ async def get_ref(ref_id: str, *, store: RefStore) -> str:
     entry = store.get(ref_id)
     if not isinstance(entry, Ref):
         raise InvalidHandle(f"{ref_id} is no ref", handle=ref_id, hint="use read_fd")
-    return store.rendering.render_ref(entry, store.read(entry.versioned, read_all=True))
+    return store._rendering.render_ref(entry, store.read(entry.versioned_handle, read_all=True))
 
 
 async def search_fd(
@@ -166,7 +166,7 @@ async def search_fd(
         context=min(context, MAX_CONTEXT_LINES),
         limit=min(limit, MAX_MATCHES),
     )
-    return store.rendering.render_matches(result)
+    return store._rendering.render_matches(result)
 
 
 async def edit_ref(ref_id: str, old: str, new: str, *, store: RefStore) -> str:
@@ -184,7 +184,7 @@ async def edit_ref(ref_id: str, old: str, new: str, *, store: RefStore) -> str:
     entry = store.get(ref_id)
     # Measure the stored text, too, because an edit reads all of it.
     load = measure_input(old, new, entry.content.text)
-    return store.rendering.render_stored(
+    return store._rendering.render_stored(
         await store.change(load, lambda refs: refs.edit(ref_id, old, new, origin="model"))
     )
 
@@ -200,7 +200,7 @@ async def put_ref(ref_id: str, text: str, *, store: RefStore) -> str:
         text: All of it
 
     """
-    return store.rendering.render_stored(
+    return store._rendering.render_stored(
         await store.change(measure_input(text), lambda refs: refs.put(ref_id, text, origin="model"))
     )
 
@@ -231,9 +231,9 @@ def make_ref_tools(store: RefStore) -> list[Tool]:
     """
     if not store.settings.enabled:
         return []
-    answer = functools.partial(_render_error, rendering=store.rendering)
+    answer = functools.partial(_render_error, rendering=store._rendering)
     # Models may write files only if the host has passed a directory for them.
-    templates = [one for one in _get_templates() if store.files is not None or one.name != "fd_to_file"]
+    templates = [one for one in _get_templates() if store.files_root is not None or one.name != "fd_to_file"]
     return [bind_template(template, on_error=answer, store=store) for template in templates]
 
 
@@ -243,7 +243,7 @@ def _get_templates() -> tuple[Tool, ...]:
         attrs.evolve(
             Tool.from_function(functools.partial(function, store=RefStore()), title=title, annotations=annotations),
             wrapped=False,
-            resolve=False,
+            resolves_handles=False,
             handles=HANDLE_ARGUMENTS,
         )
         for function, title, annotations in TOOL_DEFINITIONS

@@ -16,7 +16,7 @@ from mama_structs._internal.jsonable import to_answer
 from mama_structs._internal.offload import measure_input, run_inline_or_in_thread
 from mama_structs.errors import InvalidArgument, MamaStructsError, UnknownTool, repr_short
 from mama_structs.tools.schema import Signature, make_answer_schema, split_docstring
-from mama_structs.tools.wire_names import make_name_hint
+from mama_structs.tools.wire_names import WireNames, make_name_hint
 
 MAX_NAME_CHARS = 64
 NAME_PATTERN = re.compile(r"[A-Za-z0-9_-]+(?:/[A-Za-z0-9_-]+)?")
@@ -111,11 +111,11 @@ class Tool:
     output_schema: dict[str, Any] | None = attrs.field(converter=make_answer_schema)
     annotations: ToolAnnotations = attrs.field(validator=_check_type)
     function: Callable[..., Awaitable[Any]]
-    signature: Signature
-    on_error: Callable[[MamaStructsError, Mapping[str, Any]], Any] | None = None
-    wrapped: bool = True
+    _signature: Signature
+    _on_error: Callable[[MamaStructsError, Mapping[str, Any]], Any] | None = None
+    _wrapped: bool = True
     handles: frozenset[str] = frozenset()
-    resolve: bool = True
+    resolves_handles: bool = True
     deprecated: bool = False
 
     @classmethod
@@ -177,7 +177,7 @@ class Tool:
             InvalidArgument: Arguments are missing, unknown or of a wrong type; the message names each, and nothing ran.
 
         """
-        host = {name: arguments.pop(name) for name in self.signature.host_parameters if name in arguments}
+        host = {name: arguments.pop(name) for name in self._signature.host_parameters if name in arguments}
         return await self._run(arguments, host)
 
     async def run(self, arguments: Mapping[str, Any], *, host: Mapping[str, Any] | None = None) -> Any:
@@ -202,20 +202,20 @@ class Tool:
         progress = (call_progress.get() or CallProgress()).enter()
         try:
             load = measure_input(arguments)
-            checked = await run_inline_or_in_thread(load, self.signature.check, arguments, tool=self.name)
-            own = self.signature.check_host(host, tool=self.name)
+            checked = await run_inline_or_in_thread(load, self._signature.check, arguments, tool=self.name)
+            own = self._signature.check_host(host, tool=self.name)
             progress.start(self.function)
             result = await self.function(**checked, **own)
         except MamaStructsError as error:
-            if self.on_error is None:
+            if self._on_error is None:
                 raise
-            return self.on_error(error, arguments)
+            return self._on_error(error, arguments)
         progress.finish()
         return result
 
     def __repr__(self) -> str:
         """Return the tool's name and the names of its parameters."""
-        return f"<Tool {self.name}({', '.join(self.signature.parameters)})>"
+        return f"<Tool {self.name}({', '.join(self._signature.parameters)})>"
 
 
 def bind_template(
@@ -232,7 +232,7 @@ def bind_template(
     # Do not use `attrs.evolve`: it would compute the answer schema again for each tool of each session.
     object.__setattr__(made, "function", functools.partial(template.function.func, **own))
     if on_error is not None:
-        object.__setattr__(made, "on_error", on_error)
+        object.__setattr__(made, "_on_error", on_error)
     return made
 
 
@@ -249,17 +249,27 @@ class ToolSet(Mapping[str, Tool]):
     """
     The tools of a session, in the order in which they were added. Keys are tool names.
 
+    Args:
+        hidden: Returns the names of further tools that can be called, but are not offered to models.
+
     >>> len(ToolSet())
     0
+
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, hidden: Callable[[], tuple[str, ...]] = tuple) -> None:
         self._tools: dict[str, Tool] = {}
+        self._hidden = hidden
 
     @property
     def names(self) -> tuple[str, ...]:
         """The tools' names, in order."""
         return tuple(self._tools)
+
+    @property
+    def wire_names(self) -> WireNames:
+        """The mapping between tool names and wire names, which every provider accepts."""
+        return WireNames._of(self, hidden=self._hidden())
 
     def add(
         self,

@@ -100,10 +100,10 @@ class WireNames:
     by_tool: Mapping[str, str]
     by_wire: Mapping[str, str]
     # Wire names of the visible tools, which are the only names that hints may suggest.
-    told: tuple[str, ...]
+    _told: tuple[str, ...]
 
     @classmethod
-    def of(cls, names: Iterable[str], *, hidden: Iterable[str] = ()) -> Self:
+    def _of(cls, names: Iterable[str], *, hidden: Iterable[str] = ()) -> Self:
         """
         Assign a unique wire name to each tool.
 
@@ -122,15 +122,15 @@ class WireNames:
             by_tool[name], by_wire[wire] = wire, name
         return cls(by_tool, by_wire, tuple(by_tool[name] for name in visible_names))
 
-    def tool(self, wire: str) -> str:
+    def _tool(self, wire: str) -> str:
         """Return the tool name for a wire name or tool name, or raise `UnknownTool`."""
         if wire in self.by_wire:
             return self.by_wire[wire]
         if wire in self.by_tool:
             return wire
-        raise UnknownTool(wire, hint=make_name_hint(wire, self.told))
+        raise UnknownTool(wire, hint=make_name_hint(wire, self._told))
 
-    def said(self, text: str) -> str:
+    def _said(self, text: str) -> str:
         """Replace the tool names in a text with wire names. The text must not contain stored data."""
         # Skip names without a slash, because they equal their wire name or could be ordinary words.
         own = [name for name in self.by_tool if "/" in name]

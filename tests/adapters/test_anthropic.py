@@ -175,7 +175,7 @@ async def test_anthropic_agent_finds_reason_of_failed_decision():
 
         assert f"We left it because: {REASON}. Since then: Keep sessions in Redis." == answered.content[0].text
         assert ["user", "assistant"] * 6 == [one["role"] for one in conversation]
-        decisions = [one for one in (await session.memories.by_topic("auth")).memories if one.type == "decision"]
+        decisions = [one for one in (await session.memories.history(topic="auth")).memories if one.type == "decision"]
         assert ["Keep sessions in Redis", "Use JWT for logins"] == [one.content for one in decisions]
 
 

@@ -110,7 +110,7 @@ async def test_langchain_schemas_reach_the_model():
             jsonschema.Draft202012Validator.check_schema(converted["parameters"])
 
             assert re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,39}", converted["name"])
-            assert session.wire_names.said(tool.description) == converted["description"]
+            assert session.wire_names._said(tool.description) == converted["description"]
             assert tool.input_schema == found[names[tool.name]].args_schema
             assert list(tool.input_schema["properties"]) == list(converted["parameters"]["properties"])
             assert tool.input_schema.get("required", []) == converted["parameters"].get("required", [])
@@ -229,4 +229,4 @@ def test_langchain_graph_runs_without_event_loop():
 
         assert ["success", "error"] == [one.status for one in tools]
         assert "done" == answered["messages"][-1].content
-        assert ["shield first"] == [memory.content for memory in session.memories.recent()]
+        assert ["shield first"] == [memory.content for memory in session.memories.list()]

@@ -561,7 +561,7 @@ async def test_mcp_texts_mention_put_ref_instead_of_markup(tmp_path):
     mcp = importlib.import_module("mama_structs.adapters.mcp")
     client_class = importlib.import_module("mcp.client").Client
     async with (
-        Session.open(embedder=HashEmbedder(), files=tmp_path) as session,
+        Session.open(embedder=HashEmbedder(), files_root=tmp_path) as session,
         client_class(mcp.server(session)) as client,
     ):
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -623,7 +623,7 @@ async def test_mcp_slow_open_world_tool_does_not_block_other_calls(session):
     async def ask() -> str:
         """Ask the user."""
         await told.wait()
-        return ",".join(memory.content for memory in await session.memories.recent())
+        return ",".join(memory.content for memory in await session.memories.list())
 
     session.tools.add(ask)
     decision = {"topic": "auth", "decision": "Use JWT", "reasoning": "No state"}

@@ -166,7 +166,7 @@ USER = ["We use JWT for logins.", "JWT is out, a stolen one could not be revoked
 
 def filled(request: ModelRequest, name: str, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return a call in the strict form, in which omitted arguments are null."""
-    tools = {one.get("function", one)["name"]: one.get("function", one) for one in request.sent["tools"]}
+    tools = {one.get("function", one)["name"]: one.get("function", one) for one in request.options["tools"]}
     assert tools[name]["strict"] is True
     return name, {**dict.fromkeys(tools[name]["parameters"]["properties"]), **arguments}
 
@@ -221,7 +221,7 @@ async def test_openai_agent_finds_reason_of_failed_decision(api, create):
 
         assert f"We left it because: {REASON}. Since then: Keep sessions in Redis." == said
         assert 0 == model.left
-        decisions = [one for one in (await session.memories.by_topic("auth")).memories if one.type == "decision"]
+        decisions = [one for one in (await session.memories.history(topic="auth")).memories if one.type == "decision"]
         assert ["Keep sessions in Redis", "Use JWT for logins"] == [one.content for one in decisions]
 
 

@@ -145,7 +145,7 @@ async def test_pydantic_ai_tool_choice_is_restricted_when_forced():
             narrowing = Agent(model.pydantic_ai(), tools=[weather], capabilities=[pydantic_ai.capability(one)])
             await narrowing.run(said, model_settings=settings)
         resuming, other, own, unforced = [
-            (request.sent.model_settings or {}).get("tool_choice") for request in model.requests
+            (request.options.model_settings or {}).get("tool_choice") for request in model.requests
         ]
         everything = {"weather", *map(make_wire_name, session.tools)}
 

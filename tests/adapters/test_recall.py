@@ -67,7 +67,7 @@ def no_network(monkeypatch):
 async def session():
     """A session with a decision and a checkpoint."""
     async with Session.open() as session:
-        await session.memories.save_decision("auth", REDIS, WHY)
+        await session.memories.save_decision(REDIS, topic="auth", reasoning=WHY)
         await session.memories.save_checkpoint("The parser reads headers", next_steps=["read bodies"])
         yield session
 
@@ -170,7 +170,7 @@ async def test_reopened_conversation_contains_recalled_text_once(tmp_path, drive
     for said in (QUESTION, "And why do we keep the login sessions there?"):
         async with Session.open(tmp_path, conversation="monday") as session:
             if not history:
-                await session.memories.save_decision("auth", REDIS, WHY)
+                await session.memories.save_decision(REDIS, topic="auth", reasoning=WHY)
             requests, _, history = await drive(session, quotes_what_is_recalled, said, history=history)
 
     assert 1 == sum(REDIS in text for text in requests[-1])
@@ -200,7 +200,7 @@ async def test_hostile_memories_cannot_escape_recall_block(monkeypatch):
         for row in ROWS:
             await save(session.memories, row)
         for drive in DRIVES:
-            await session.recall("", again=True)
+            await session.recall("", repeat=True)
             requests, _, _ = await playing(drive)(session, quotes_what_is_recalled, said, max_chars=MAX_RECALL_CHARS)
             ((own, block),) = requests
 
@@ -272,12 +272,12 @@ async def test_mcp_has_no_prompts_and_resources_without_memory_tools():
         assert client.server_capabilities.resources is None
 
 
-@pytest.mark.parametrize("recalled", [openai.recalled, anthropic.recalled], ids=["openai", "anthropic"])
+@pytest.mark.parametrize("recalled", [openai.add_recall, anthropic.recalled], ids=["openai", "anthropic"])
 async def test_recall_does_not_change_passed_messages(session, recalled):
     """The passed list and messages are unchanged, and a returned conversation is not extended again."""
     blocks = [{"type": "text", "text": QUESTION}]
     for content in (QUESTION, blocks):
-        await session.recall("", again=True)
+        await session.recall("", repeat=True)
         messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
         messages.append({"role": "user", "content": content})
         before = copy.deepcopy(messages)
@@ -292,7 +292,7 @@ async def test_recall_does_not_change_passed_messages(session, recalled):
 
 async def test_recall_accepts_text_as_conversation(session):
     """The Responses API accepts a text as its input, and so does `recalled`."""
-    said, block = await openai.recalled(session, QUESTION)
+    said, block = await openai.add_recall(session, QUESTION)
 
     assert {"role": "user", "content": QUESTION} == said
     assert is_block(block["content"])
@@ -328,11 +328,11 @@ messages_of_any_shape = st.lists(
 )
 
 
-@given(messages=messages_of_any_shape, recalled=st.sampled_from([openai.recalled, anthropic.recalled]))
+@given(messages=messages_of_any_shape, recalled=st.sampled_from([openai.add_recall, anthropic.recalled]))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_recall_works_with_any_messages(session, messages, recalled):
     """All messages are kept, the recalled text is appended, and a second call changes nothing."""
-    await session.recall("", again=True)
+    await session.recall("", repeat=True)
     before = copy.deepcopy(messages)
     once = await recalled(session, messages)
 
@@ -345,7 +345,7 @@ def test_sync_agent_gets_recalled_text():
     """LangChain's sync agents recall and store refs with a session of the sync facade."""
     model = ScriptedModel('<ref id="plan">two shields</ref>')
     with sync.Session.open() as session:
-        session.memories.save_decision("auth", REDIS, WHY)
+        session.memories.save_decision(REDIS, topic="auth", reasoning=WHY)
         agent = create_agent(
             model.langchain(), tools=langchain.tools(session), middleware=[langchain.middleware(session)]
         )
@@ -375,9 +375,9 @@ async def test_openai_request_has_static_list_and_tool_choice(monkeypatch):
             name="agent", model=AgentsModel("gpt-5.1", openai_client=client), tools=openai_agents.tools(session)
         )
         await Runner.run(agent, said, run_config=config)
-        wire, allowed = session.wire_names.by_tool, session.allowed_for(said)
+        wire, allowed = session.wire_names.by_tool, session.tool_names_for(said)
 
-        for request in (one.sent for one in script.requests):
+        for request in (one.options for one in script.requests):
             assert {wire[name] for name in session.tools} == {tool["name"] for tool in request["tools"]}
             assert "allowed_tools" == request["tool_choice"]["type"]
             assert {wire[name] for name in allowed} == {tool["name"] for tool in request["tool_choice"]["tools"]}

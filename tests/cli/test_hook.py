@@ -31,8 +31,8 @@ QUESTION = "How often are timeouts of the acquirer Nordbank retried?"
 async def store(tmp_path):
     """A directory with two decisions and a checkpoint."""
     async with Session.open(tmp_path / "a.mama", embedder=HashEmbedder()) as session:
-        await session.memories.save_decision("retries", RETRIES, "the bank asked for it")
-        await session.memories.save_decision("defence", "shield first", "raids doubled")
+        await session.memories.save_decision(RETRIES, topic="retries", reasoning="the bank asked for it")
+        await session.memories.save_decision("shield first", topic="defence", reasoning="raids doubled")
         await session.memories.save_checkpoint("retries are in, alerts are not", next_steps=["alerts"])
     return tmp_path / "a.mama"
 

@@ -91,7 +91,7 @@ def test_rollback_with_force_deletes_linked_memories(old, tmp_path):
 
     async def change():
         async with Session.open(store) as session:
-            (decision,) = await session.memories.recent(limit=1, types="decision")
+            (decision,) = await session.memories.list(limit=1, type="decision")
             await session.memories.set_outcome(decision.id, "SUCCESS")
 
     asyncio.run(change())

@@ -32,8 +32,10 @@ def store(tmp_path):
 
     async def fill():
         async with Session.open(tmp_path / "a.mama", embedder=HashEmbedder()) as session:
-            old = await session.memories.save_decision("defence", "ore first", "ships cost ore", evidence=["fleet log"])
-            await session.memories.supersede(old.id, "shield first", "raids doubled")
+            old = await session.memories.save_decision(
+                "ore first", topic="defence", reasoning="ships cost ore", evidence=["fleet log"]
+            )
+            await session.memories.supersede(old.id, "shield first", reasoning="raids doubled")
             await session.memories.save_checkpoint("the shield\nis half built", next_steps=["finish it"])
             await session.memories.save_context("\x1b[31mred\u202e", topic="colour")
 
@@ -109,8 +111,10 @@ def test_list_truncates_by_terminal_columns(tmp_path, capsys):
 
     async def fill():
         async with Session.open(tmp_path / "a.mama", embedder=HashEmbedder()) as session:
-            await session.memories.save_decision("인증 정책 " * 5, "로그인 세션은 서버에 둔다. " * 9, "취소")
-            await session.memories.save_decision("\u202e" * 9, "x", "y")
+            await session.memories.save_decision(
+                "로그인 세션은 서버에 둔다. " * 9, topic="인증 정책 " * 5, reasoning="취소"
+            )
+            await session.memories.save_decision("x", topic="\u202e" * 9, reasoning="y")
 
     asyncio.run(fill())
     short, long = said(capsys, "list", tmp_path / "a.mama").splitlines()
@@ -127,8 +131,10 @@ def test_list_prints_blocks_on_narrow_terminal(tmp_path, capsys, monkeypatch, co
 
     async def fill():
         async with Session.open(tmp_path / "a.mama", embedder=HashEmbedder()) as session:
-            await session.memories.save_decision("인증 정책 " * 5, "shield: 로그인 세션은 서버에 둔다. " * 9, "취소")
-            await session.memories.save_decision("defence", "shield first", "raids doubled")
+            await session.memories.save_decision(
+                "shield: 로그인 세션은 서버에 둔다. " * 9, topic="인증 정책 " * 5, reasoning="취소"
+            )
+            await session.memories.save_decision("shield first", topic="defence", reasoning="raids doubled")
 
     asyncio.run(fill())
     monkeypatch.setenv("COLUMNS", str(room))
@@ -303,8 +309,8 @@ def test_view_page_script_searches_and_draws(tmp_path, capsys):
     async def fill():
         async with Session.open(tmp_path / "a.mama", embedder=HashEmbedder()) as session:
             await session.memories.save_many({"type": "context", "content": f"number {n}"} for n in range(240))
-            old = await session.memories.save_decision("defence", "ore first", "ships")
-            new = await session.memories.supersede(old.id, "shield first", "raids doubled")
+            old = await session.memories.save_decision("ore first", topic="defence", reasoning="ships")
+            new = await session.memories.supersede(old.id, "shield first", reasoning="raids doubled")
             link = {"to_id": new.id, "relationship": "refers to"}
             await session.memories.save_many(
                 {"type": "insight", "content": f"around {number}", "links": [link]} for number in range(60)

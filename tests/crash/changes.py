@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import attrs
 from crash.model import digest_of, plain, text_of
 
+from mama_structs import admin
 from mama_structs.errors import MemoryNotFound, VersionConflict
 from mama_structs.memory.graph.results import Hit
 from mama_structs.memory.types.model import Memory, Origin
@@ -162,9 +163,9 @@ async def save_decision(author: Author, tag: str, *, evidence: str | None = None
         tag,
         [spec],
         lambda: author.session.memories.save_decision(
-            "topic",
             text_of(tag),
-            "why",
+            topic="topic",
+            reasoning="why",
             implements=[author.decisions[one] for one in targets],
             links=[{"to_id": author.decisions[other], "relationship": "relates to", "confidence": 1.0}]
             if other
@@ -261,7 +262,7 @@ async def remember(author: Author, tag: str) -> None:
 
     async def call() -> Any:
         learned = await author.session.remember(message, extract=lambda *_: answer, origin=author.origin)
-        return [*learned.new, *learned.merged]
+        return [*learned.saved, *learned.duplicates]
 
     await author.save(tag, [spec], call)
 
@@ -280,7 +281,9 @@ async def supersede(author: Author, tag: str) -> None:
         (saved,) = await author.save(
             tag,
             [spec],
-            lambda: author.session.memories.supersede(target_id, text_of(tag), "better", origin=author.origin),
+            lambda: author.session.memories.supersede(
+                target_id, text_of(tag), reasoning="better", origin=author.origin
+            ),
         )
         author.decisions[tag] = saved.id
 
@@ -302,8 +305,8 @@ async def correct(author: Author, tag: str) -> None:
         reasoning = author.chance.choice((None, f"because of {tag}"))
         given = {"target": target, "content": tag, "reasoning": reasoning, "reason": "typo"}
         with author.change(tag, "correct", **given) as answer:
-            memory = await author.session.memories.correct(
-                target_id, text_of(tag), reasoning=reasoning, reason="typo", origin=author.origin
+            memory = await author.session.memories.update(
+                target_id, text_of(tag), reasoning=reasoning, change_reason="typo", origin=author.origin
             )
             answer[f"memory {target}"] = plain(memory)
 
@@ -360,14 +363,14 @@ async def forget(author: Author, tag: str) -> None:
         author.book.append("deleting", author.space, target_id)
         with author.change(tag, "forget", target=target):
             if by_topic:
-                await author.session.memories.forget(about=f"about {target}")
+                await author.session.memories.erase(about=f"about {target}")
             else:
-                await author.session.memories.forget([target_id])
+                await author.session.memories.erase([target_id])
 
 
 async def prune(author: Author, _tag: str) -> None:
     """Prune automatic links as if some months had passed."""
-    await author.session.memories.prune(now=datetime.now(UTC) + timedelta(days=90))
+    await admin.prune(author.session.memories, now=datetime.now(UTC) + timedelta(days=90))
 
 
 # Records
@@ -395,7 +398,7 @@ async def put_record(author: Author, tag: str) -> None:
             key,
             given["value"],
             text=text,
-            history=given["history"],
+            keep_history=given["history"],
             origin=author.origin,
             if_version=author.chance.choice((None, wanted)),
         )
@@ -457,7 +460,7 @@ async def move_record(author: Author, tag: str) -> None:
 
 async def sweep_records(author: Author, _tag: str) -> None:
     """Delete expired records."""
-    await author.session.records.sweep()
+    await author.session.records.delete_expired()
 
 
 # Refs and conversations
@@ -542,7 +545,7 @@ async def look(author: Author, _tag: str) -> None:
     hits: Sequence[Hit] = ()
     with contextlib.suppress(MemoryNotFound):
         memory = await store.get(memory_id)
-        hits = await store.search(memory.content[:_QUESTION], superseded="equal")
+        hits = await store.search(memory.content[:_QUESTION], superseded="keep")
     is_going = any(memory_id == one[2] for one in book.read_last(2**20, kind="deleting", namespace=store.namespace))
     if not is_going and memory_id not in {hit.memory.id for hit in hits}:
         book.append("unseen", store.namespace, memory_id)

@@ -15,6 +15,7 @@ import attrs
 from crash.model import ExpectedState, Item, difference, digest_of, plain, tag_of
 from crash.oracle import Store, Verdict, opened
 
+from mama_structs import admin
 from mama_structs.memory.types.model import StoredEvidence, parse_stored_evidence
 from mama_structs.session.session import Session
 
@@ -36,7 +37,7 @@ async def compare(store: Store, facts: ExpectedState) -> Verdict:
                     await seen.compare_memories(session)
                     await seen.compare_records(session)
                     # `Session.check` covers all namespaces, so run it once. For the others, check only the memories.
-                    checked = session.memories.check() if place else session.check()
+                    checked = admin.check(session.memories) if place else admin.check(session)
                     found = await checked
                     note_findings(verdict, found if isinstance(found, list) else found.findings)
         with verdict.noting("listing namespaces"):
@@ -97,7 +98,7 @@ class Comparison:
         if (copied := self.facts.copies.get(space)) is not None:
             await self._compare_copy(session, copied)
             return
-        there = {memory.id: plain(memory) async for memory in store.all()}
+        there = {memory.id: plain(memory) async for memory in store.iter_all()}
         self.verdict.memories += len(there)
         items = {key: item for key, item in self.facts.memories.items() if key[0] == space}
         ids = {item.id: item for item in items.values() if item.id is not None}
@@ -118,7 +119,7 @@ class Comparison:
         for memory_id in found.values():
             if any(parse_stored_evidence(one) for one in there[memory_id]["evidence"]):
                 with self.verdict.noting(f"the evidence of {memory_id}"):
-                    kept = [one for one in await store.evidence_of(memory_id) if one.digest is not None]
+                    kept = [one for one in await store.evidence(memory_id) if one.digest is not None]
                     names = [str(StoredEvidence(one.source, digest_of(one.text or ""))) for one in kept]
                     if names != there[memory_id]["evidence"]:
                         self.verdict.wrong.append(f"memory {memory_id} has another text as evidence")
@@ -129,7 +130,7 @@ class Comparison:
         """Compare explicit links exactly, and validate automatic links against their rules."""
         space = session.memories.namespace
         automatic, explicit = [], defaultdict(list)
-        async for one in session.memories.links():
+        async for one in session.memories._iter_links():
             link = plain(one)
             if missing := {link["from_id"], link["to_id"]} - set(there):
                 self.verdict.wrong.append(f"link {link['id']} leads to {min(missing)}, which is not there")
@@ -196,7 +197,7 @@ class Comparison:
         """Compare the content of an imported namespace with the rows of its import file."""
         with tempfile.TemporaryDirectory() as directory:
             file = Path(directory) / "lines"
-            await session.memories.export_jsonl(file)
+            await admin.export_jsonl(session.memories, file)
             actual = Counter(rows_of(file.read_text("utf-8").splitlines()))
         wanted = Counter(item.now)
         name = f"{item.name}: a memory, link or text"

@@ -19,6 +19,7 @@ from crash.comparison import Comparison, note_findings
 from crash.model import ExpectedState
 from crash.oracle import Child, Tally, Verdict, judged, opened
 
+from mama_structs import admin
 from mama_structs.testing.conformance.ack_log import AckLog
 
 FILES: Final = (
@@ -240,7 +241,7 @@ def _live(directory: Path, facts: ExpectedState, book: Path, pause: Callable[[],
                 await now.compare_records(session)
             now.compare_refs(session, now.facts.conversation("default", _CONVERSATION))
             with verdict.noting("the check"):
-                note_findings(verdict, (await session.check()).findings)
+                note_findings(verdict, (await admin.check(session)).findings)
 
     with verdict.listening(), verdict.noting("the session"):
         asyncio.run(main())

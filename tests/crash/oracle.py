@@ -32,7 +32,7 @@ EMBEDDERS: Final = (HashEmbedder(dimensions=64), HashEmbedder(dimensions=32))
 """Fast embedders. The second one is the embedder of re-embedded namespaces."""
 SETTINGS: Final = Settings(
     memory=MemorySettings(snapshot_every=40),
-    server=ServerSettings(connections=4, connect_timeout=2.0, wait=5.0, statement_timeout=10.0, lease=1.5),
+    server=ServerSettings(max_connections=4, connect_timeout=2.0, pool_timeout=5.0, statement_timeout=10.0, lease_seconds=1.5),
 )
 """Snapshots are frequent, so that kills interrupt them, and leases of killed hosts expire soon."""
 
@@ -111,7 +111,7 @@ async def opened(
     """
     session = None
     embedders = list(EMBEDDERS)
-    until = time.monotonic() + (4 * SETTINGS.server.lease if is_url(store) else 0)
+    until = time.monotonic() + (4 * SETTINGS.server.lease_seconds if is_url(store) else 0)
     while session is None:
         opening = Session.open(
             store, embedder=embedders[0], namespace=namespace, conversation=conversation, settings=settings

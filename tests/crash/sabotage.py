@@ -107,7 +107,7 @@ class Target:
 
     async def two(self) -> tuple[str, str]:
         """Return two memories without a link between them."""
-        linked = {frozenset((one.from_id, one.to_id)) async for one in self.session.memories.links()}
+        linked = {frozenset((one.from_id, one.to_id)) async for one in self.session.memories._iter_links()}
         ids = [str(item.id) for item in self.memories()]
         return _first((one, other) for one in ids for other in ids if one < other and {one, other} not in linked)
 
@@ -150,7 +150,7 @@ async def _lose_memory(target: Target) -> None:
 
 async def _lose_link(target: Target) -> None:
     one, other, word = _first(target.links())
-    links = await target.session.memories.links_of(one)
+    links = await target.session.memories.links(one)
     ids = [link.id for link in links if (link.to_id, link.metadata.original_relationship) == (other, word)]
     await target.write(lambda writer: writer.delete_links(ids))
 
@@ -177,7 +177,7 @@ async def _duplicate_memory(target: Target) -> None:
 
 async def _duplicate_link(target: Target) -> None:
     one, other, word = _first(target.links())
-    links = await target.session.memories.links_of(one)
+    links = await target.session.memories.links(one)
     same = _first(link for link in links if (link.to_id, link.metadata.original_relationship) == (other, word))
     await target.write(lambda writer: writer.put_link(attrs.evolve(same, id=new_link_id())))
 
@@ -305,7 +305,7 @@ async def _overwrite_ref(target: Target) -> None:
         # Replace the entry without a new version, as a bug in the log could do.
         store = session.refs
         entry = store.get(handle)
-        store._put(entry.versioned, attrs.evolve(entry, content=Content.of("another text")))
+        store._put(entry.versioned_handle, attrs.evolve(entry, content=Content.from_text("another text")))
 
 
 def _remove_row(store: Store, facts: ExpectedState) -> None:
@@ -345,10 +345,10 @@ SABOTAGES: Final[Mapping[str, Sabotage]] = {
     "updated-at-replaced": _changed("updated_at", lambda one: attrs.evolve(one, updated_at=one.updated_at + _YEAR)),
     "valid-until-replaced": _changed("valid_until", lambda one: attrs.evolve(one, valid_until=one.created_at + _YEAR)),
     "trust-raised": Sabotage(_change_trust, "wrong", "another trust"),
-    "correction-lost": _changed("former", lambda one: attrs.evolve(one, former=()), having="former"),
-    "merge-lost": _changed("repeats", lambda one: attrs.evolve(one, repeats=()), having="repeats"),
+    "correction-lost": _changed("former", lambda one: attrs.evolve(one, previous_texts=()), having="former"),
+    "merge-lost": _changed("repeats", lambda one: attrs.evolve(one, repeated_at=()), having="repeats"),
     "merge-time-replaced": _changed(
-        "repeats", lambda one: attrs.evolve(one, repeats=tuple(at + _YEAR for at in one.repeats)), having="repeats"
+        "repeats", lambda one: attrs.evolve(one, repeated_at=tuple(at + _YEAR for at in one.repeated_at)), having="repeats"
     ),
     "evidence-lost": _changed("evidence", lambda one: attrs.evolve(one, evidence=()), having="evidence"),
     "link-lost": Sabotage(_lose_link, "lost", "link "),

@@ -15,6 +15,7 @@ from crash.model import ANY, ExpectedState, after, difference
 from crash.oracle import opened
 from crash.sabotage import SABOTAGES, plant
 
+from mama_structs import admin
 from mama_structs.testing.conformance.ack_log import AckLog
 
 pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork"), pytest.mark.once]
@@ -111,15 +112,15 @@ async def undo_half(store, lines, kind):
     async with opened(store) as session:
         memories = session.memories
         if kind == "outcome":
-            reason = (await memories.recent(limit=1, types="context"))[0]
+            reason = (await memories.list(limit=1, type="context"))[0]
             await memories.delete(reason.id)
         elif kind == "supersede":
-            newest = (await memories.recent(limit=1))[0]
-            (link,) = [link for link in await memories.links_of(newest.id) if link.created_by == "user"]
+            newest = (await memories.list(limit=1))[0]
+            (link,) = [link for link in await memories.links(newest.id) if link.created_by == "user"]
             await memories.unlink(link.id)
         elif kind == "many":
             tags = [one["tag"] for one in json.loads(lines[-1])[5]["memories"]]
-            (first,) = [one async for one in memories.all() if one.content.split(" ")[0] == tags[0]]
+            (first,) = [one async for one in memories.iter_all() if one.content.split(" ")[0] == tags[0]]
             await memories.delete(first.id)
         elif kind == "move":
             (record,) = await session.records.list(("moved",))
@@ -157,13 +158,13 @@ def test_interrupted_import_may_leave_any_part_of_the_file(tmp_path, imported):
 
     async def export():
         async with opened(store) as session:
-            await session.memories.export_jsonl(file)
+            await admin.export_jsonl(session.memories, file)
         return rows_of(file.read_text().splitlines())
 
     async def import_some():
         async with opened(store, "copy") as session:
-            await session.memories.import_jsonl(file)
-            for memory in (await session.memories.recent(limit=2))[imported:]:
+            await admin.import_jsonl(session.memories, file)
+            for memory in (await session.memories.list(limit=2))[imported:]:
                 await session.memories.delete(memory.id)
 
     begun = ["begin", "w-0-copy", "copy", "import", "2026-01-01T00:00:00+00:00", {"rows": asyncio.run(export())}]

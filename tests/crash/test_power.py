@@ -128,7 +128,7 @@ async def ids_in(store):
     """Return the ids of all memories, or None if the database is damaged."""
     try:
         async with Session.open(store, embedder=EMBEDDERS[0]) as session:
-            return [memory.id async for memory in session.memories.all()]
+            return [memory.id async for memory in session.memories.iter_all()]
     except StoreDamaged:
         return None
 

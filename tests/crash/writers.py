@@ -25,6 +25,7 @@ from crash.comparison import rows_of
 from crash.model import ANY, plain, text_of
 from crash.oracle import EMBEDDERS, SETTINGS, fork, opened
 
+from mama_structs import admin
 from mama_structs._internal.validation import is_url
 from mama_structs.memory.types.model import from_milliseconds
 from mama_structs.session.session import Session
@@ -289,7 +290,7 @@ async def _back_up(at: _StoreAndFiles, book: AckLog, tag: str, chance: random.Ra
     target = at.files / f"backup-{tag}"
     length = os.fstat(book.fd).st_size
     async with opened(at.store, chance.choice(NAMESPACES)) as session:
-        await session.backup(target)
+        await admin.backup(session, target)
     book.append("backup", str(target), length)
 
 
@@ -297,11 +298,11 @@ async def _copy(at: _StoreAndFiles, book: AckLog, tag: str, chance: random.Rando
     """Export a namespace and import the file into another one."""
     file, space = at.files / f"export-{tag}", f"copy-{chance.randrange(3)}-{tag}"
     async with opened(at.store, chance.choice(NAMESPACES)) as session:
-        await session.memories.export_jsonl(file)
+        await admin.export_jsonl(session.memories, file)
     rows = rows_of(file.read_text("utf-8").splitlines())
     async with opened(at.store, space) as session:
         with Author(session, book, tag, chance).change(f"{tag}-copy", "import", rows=rows):
-            await session.memories.import_jsonl(file)
+            await admin.import_jsonl(session.memories, file)
     file.unlink()
 
 
@@ -315,7 +316,7 @@ async def _expire_conversation(at: _StoreAndFiles, book: AckLog, tag: str, chanc
     drop = f"{tag}-drop"
     book.append("begin", drop, space, "drop_conversation", began_at(), {"conversation": name})
     async with opened(at.store, space, settings=settings) as session:
-        await session.maintain()
+        await admin.maintain(session)
     book.append("end", drop, {})
 
 
@@ -323,12 +324,12 @@ async def _embed_anew(at: _StoreAndFiles, book: AckLog, tag: str, chance: random
     async with opened(at.store, "kept") as session:
         await write(session, book, f"{tag}-k", chance, 5)
         other = next(one for one in EMBEDDERS if one.dimensions != session.memories.embedder.dimensions)
-        await session.memories.reembed(other)
+        await admin.reembed(session.memories, other)
 
 
 async def _migrate(at: _StoreAndFiles, book: AckLog, tag: str, chance: random.Random) -> None:
     """Migrate a v1.0 database into its own namespace."""
-    from mama_structs.importers.mama_v1 import migrate  # noqa: PLC0415 - needed by few runs
+    from mama_structs.importers.mama_v1 import migrate_v1  # noqa: PLC0415 - needed by few runs
 
     file, space, tags = at.files / f"old-{tag}.db", f"old-{tag}", [f"{tag}-{n}" for n in range(chance.randrange(5, 15))]
     specs = []
@@ -354,7 +355,7 @@ async def _migrate(at: _StoreAndFiles, book: AckLog, tag: str, chance: random.Ra
             specs.append(spec | {"created_by": ANY, "extra": ANY})
     async with opened(at.store, space) as session:
         with Author(session, book, tag, chance).change(f"{tag}-old", "migrate", memories=specs):
-            await migrate(session.memories, file)
+            await migrate_v1(session.memories, file)
     file.unlink()
 
 
@@ -362,9 +363,9 @@ async def _tend(at: _StoreAndFiles, book: AckLog, tag: str, chance: random.Rando
     """Write some changes, then rebuild the indexes, prune automatic links, and run `Session.maintain`."""
     async with opened(at.store, chance.choice(NAMESPACES)) as session:
         await write(session, book, f"{tag}-t", chance, 3)
-        await session.memories.rebuild()
-        await session.memories.prune()
-        await session.maintain()
+        await admin.rebuild(session.memories)
+        await admin.prune(session.memories)
+        await admin.maintain(session)
 
 
 _CHORES: Final = (_back_up, _copy, _embed_anew, _expire_conversation, _migrate, _tend)

@@ -383,7 +383,7 @@ def test_memory_store_methods_are_in_the_reference_with_signatures(docs):
 
 def test_metadata_classes_are_in_the_reference_with_attributes(docs):
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", _section(docs, "Metadata"), re.MULTILINE))
-    known = {kind.__name__: kind for kind in (*model.METADATA_TYPES.values(), model.OutcomeChange, model.FormerValue)}
+    known = {kind.__name__: kind for kind in (*model.METADATA_TYPES.values(), model.OutcomeChange, model.PreviousValue)}
 
     assert known.keys() == rows.keys()
     for name, kind in known.items():
@@ -409,7 +409,7 @@ async def test_session_tools_are_in_the_reference_with_arguments(docs):
     rows = re.findall(r"^\| `([\w/]+)` \| (.*?) \|", _section(docs, "Tools for models"), re.MULTILINE)
     known = {}
     allowed = Settings(tools=ToolSettings(forget=True))
-    async with Session.open(files=".", settings=allowed) as session:
+    async with Session.open(files_root=".", settings=allowed) as session:
         for name, tool in session.tools.items():
             properties = tool.input_schema["properties"]
             known[name] = [

@@ -368,7 +368,7 @@ async def test_session_reranks_with_onnx_cross_encoder(cross_encoder):
             await session.memories.save_insight(text)
         hits = await session.memories.search("door")
 
-    assert [3, 1, 0] == [hit.parts["reranker"] for hit in hits]
+    assert [3, 1, 0] == [hit.signals["reranker"] for hit in hits]
 
 
 def test_onnx_model_that_is_no_cross_encoder_is_rejected(files, monkeypatch):

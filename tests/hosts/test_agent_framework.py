@@ -171,7 +171,7 @@ async def test_image_of_tool_is_native_content(session):
 
 async def test_provider_without_tools_only_recalls(session):
     """A host can disable the session's tools."""
-    await session.memories.save_decision("auth", "Use JWT for logins", reasoning="No state")
+    await session.memories.save_decision("Use JWT for logins", topic="auth", reasoning="No state")
     client = ScriptedClient("By JWT.")
     await Agent(client, context_providers=[adapter.SessionContextProvider(session, tools=False)]).run(
         "How do we log in?"
@@ -183,7 +183,7 @@ async def test_provider_without_tools_only_recalls(session):
 
 async def test_fact_is_recalled_per_run_without_history(session):
     """By default no history stores recalled text, so it is recalled again; with such a history it is not."""
-    await session.memories.save_decision("auth", "Use JWT for logins", reasoning="No state")
+    await session.memories.save_decision("Use JWT for logins", topic="auth", reasoning="No state")
     seen = []
     for keeps in (False, True):
         client = ScriptedClient("By JWT.", "As I said.")
@@ -210,7 +210,7 @@ async def test_session_extracts_memories_from_run(session):
     provider = adapter.SessionContextProvider(session, tools=False, extract=extract)
     await Agent(client, context_providers=[provider]).run("Our staging database is called heron.")
 
-    (learnt,) = await session.memories.recent()
+    (learnt,) = await session.memories.list()
 
     assert "The staging database is called heron" == learnt.content
     assert "Our staging database is called heron." in asked[0]

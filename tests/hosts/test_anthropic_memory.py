@@ -206,7 +206,7 @@ async def test_file_text_is_recalled(session):
     await tool.call(command("create", file_text="The staging database is called heron"))
     found = (await session.recall("What is the staging database called?")).text
     await tool.call(command("delete"))
-    gone = (await session.recall("What is the staging database called?", again=True)).text
+    gone = (await session.recall("What is the staging database called?", repeat=True)).text
 
     assert "heron" in found
     assert "heron" not in gone

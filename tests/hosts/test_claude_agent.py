@@ -205,7 +205,7 @@ async def test_sdk_functions_list_read_and_delete_sessions(session):
     subagents = await list_subagents_from_store(store, KEY["session_id"], directory="/work/app")
     await delete_session_via_store(store, KEY["session_id"], directory="/work/app")
 
-    assert ["hello"] == [one.summary for one in listed]
+    assert ["hello"] == [one.content for one in listed]
     assert ["hello"] == [one.message["content"] for one in messages]
     assert ["1"] == subagents
     assert await store.load(KEY) is None
@@ -323,7 +323,7 @@ def options(session, tmp_path, monkeypatch):
 
 async def test_hooks_recall_memories_and_store_refs(session, options, tmp_path):
     """In one run of the SDK the hook returns recalled text for the prompt, and the answer's refs are stored."""
-    await session.memories.save_decision("auth", REDIS, reasoning="they can be revoked")
+    await session.memories.save_decision(REDIS, topic="auth", reasoning="they can be revoked")
     line = ScriptedCommandLine(f"{tmp_path}/claude/projects", 'In <ref id="place">Redis</ref>.')
     await run(options, line, "Where do we keep login sessions?")
 
@@ -336,7 +336,7 @@ async def test_hooks_recall_memories_and_store_refs(session, options, tmp_path):
 
 async def test_hooks_recall_fact_once_and_again_after_compaction(session, options, tmp_path):
     """The second prompt gets no repeated facts; after a compaction they are recalled again."""
-    await session.memories.save_decision("auth", REDIS, reasoning="they can be revoked")
+    await session.memories.save_decision(REDIS, topic="auth", reasoning="they can be revoked")
     projects, asked = f"{tmp_path}/claude/projects", "Where do we keep login sessions?"
     told = []
     for _ in range(2):
@@ -357,7 +357,7 @@ async def test_hooks_recall_fact_once_and_again_after_compaction(session, option
 
 async def test_hooks_recall_fact_in_each_claude_session(session, options):
     """Two queries with the same options are two conversations; a fact is recalled once in each."""
-    await session.memories.save_decision("auth", REDIS, reasoning="they can be revoked")
+    await session.memories.save_decision(REDIS, topic="auth", reasoning="they can be revoked")
     [prompted] = options.hooks["UserPromptSubmit"][0].hooks
     asked = {"hook_event_name": "UserPromptSubmit", "prompt": "Where do we keep login sessions?"}
     told = [await prompted({**asked, "session_id": one}, None, {"signal": None}) for one in ("a", "a", "b", "b")]

@@ -275,7 +275,7 @@ async def test_shared_service_finds_other_memories_but_no_other_user(session):
     memory = AdkMemoryService(session, shared=True, min_relevance=0.0)
     await memory.add_session_to_memory(conversation(event("e1", "Shields for Ada"), user_id="ada"))
     await memory.add_session_to_memory(conversation(event("e2", "Shields for Bob"), user_id="bob"))
-    await session.memories.save_decision("raids", "Shields before weapons", reasoning="Raids doubled")
+    await session.memories.save_decision("Shields before weapons", topic="raids", reasoning="Raids doubled")
     await session.records.put(("langgraph", "store"), "k", {"x": 1}, text="Shields cost ore")
     shared = await found(memory, "shields")
 

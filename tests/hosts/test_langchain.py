@@ -27,7 +27,7 @@ from langchain_core.tools import create_retriever_tool
 
 from mama_structs.adapters import langchain
 from mama_structs.adapters.langchain.documents import select_diverse
-from mama_structs.adapters.langchain.stores import SessionKeyValueStore, SessionRetriever, embedder
+from mama_structs.adapters.langchain.stores import SessionKeyValueStore, SessionRetriever, embedder_from_langchain
 from mama_structs.adapters.langchain.vector_store import SessionVectorStore
 
 ADAPTERS = ("stores", "vector_store")
@@ -338,7 +338,9 @@ async def test_metadata_may_be_none_for_some_texts(session):
 
 async def test_session_search_and_recall_find_documents(session, facts):
     """They are found next to a decision, and recall marks them with the origin "outside"."""
-    await session.memories.save_decision("auth", "Login sessions are moved to Postgres", "Redis lost them")
+    await session.memories.save_decision(
+        "Login sessions are moved to Postgres", topic="auth", reasoning="Redis lost them"
+    )
     hits = await session.memories.search("where are login sessions kept?", limit=2)
 
     assert {"decision", "record"} == {hit.memory.type.value for hit in hits}
@@ -394,7 +396,7 @@ FAKE = DeterministicFakeEmbedding(size=8)
 
 
 def of_fake(**options):
-    return embedder(FAKE, name="fake", dimensions=8, **options)
+    return embedder_from_langchain(FAKE, name="fake", dimensions=8, **options)
 
 
 async def test_langchain_embeddings_can_embed_a_session(tmp_path):
@@ -419,7 +421,7 @@ async def test_other_embeddings_are_rejected(session):
     with pytest.raises(InvalidArgument, match="session"):
         await SessionVectorStore.afrom_texts(["text"])
     with pytest.raises(InvalidArgument, match="embeddings"):
-        embedder(lambda texts: texts, name="wrong", dimensions=8)
+        embedder_from_langchain(lambda texts: texts, name="wrong", dimensions=8)
 
 
 async def test_failing_embeddings_store_nothing(tmp_path, monkeypatch):
@@ -471,7 +473,9 @@ def test_indexing_works_without_event_loop(tmp_path):
 
 async def test_retriever_returns_memories_with_metadata(session):
     """A decision's document has its reasoning in the text, and its id, topic and outcome as metadata."""
-    saved = await session.memories.save_decision("auth", "Use JWT for logins", "There is no state to keep")
+    saved = await session.memories.save_decision(
+        "Use JWT for logins", topic="auth", reasoning="There is no state to keep"
+    )
     await session.memories.set_outcome(saved.id, "FAILED", reason="Stolen tokens stayed valid")
     (found,) = await SessionRetriever(session, k=1, types=["decision"]).ainvoke("how do logins work?")
 
@@ -520,7 +524,9 @@ async def test_call_on_closed_session_raises(tmp_path):
 async def test_agent_recalls_searches_and_stores_refs(session, facts):
     """An agent gets recalled text, searches the collection by a tool, and its refs are stored."""
     agents = pytest.importorskip("langchain.agents")
-    await session.memories.save_decision("auth", "Login sessions move to Postgres", "Redis lost them twice")
+    await session.memories.save_decision(
+        "Login sessions move to Postgres", topic="auth", reasoning="Redis lost them twice"
+    )
 
     def script():
         asked = yield "lookup", {"query": "login sessions in Redis"}

@@ -159,7 +159,7 @@ async def test_run_continues_conversation_after_restart(tmp_path):
         await agents.Runner.run(agent, "What do I like?", session=kept, run_config=agents.RunConfig(**QUIET))
         items = await kept.get_items()
 
-    assert ["I like tea", "Noted.", "What do I like?"] == [one.text for one in again.requests[0].said]
+    assert ["I like tea", "Noted.", "What do I like?"] == [one.text for one in again.requests[0].transcript]
     assert ["user", "assistant"] * 2 == [item["role"] for item in items]
 
 
@@ -182,7 +182,7 @@ def test_run_sync_works_with_sync_session():
 
 async def test_recalled_item_stays_in_conversation(session):
     """The recalled text follows the user's message once, and is part of the history later."""
-    await session.memories.save_decision("auth", "Use JWT for logins", reasoning="No state")
+    await session.memories.save_decision("Use JWT for logins", topic="auth", reasoning="No state")
     model = ScriptedModel("By JWT.", "As I said.")
     kept = openai_agents_session.ConversationSession(session, "ada")
     config = agents.RunConfig(**QUIET, session_input_callback=openai_agents_session.recalling(session))
@@ -199,7 +199,7 @@ async def test_recalled_item_stays_in_conversation(session):
 @pytest.mark.parametrize(("name", "limit"), [("ben", None), ("ada", 1)], ids=["another conversation", "a cut one"])
 async def test_fact_is_recalled_again_when_history_lacks_it(session, name, limit):
     """A run whose history has no recalled text gets it, regardless of other conversations."""
-    await session.memories.save_decision("auth", "Use JWT for logins", reasoning="No state")
+    await session.memories.save_decision("Use JWT for logins", topic="auth", reasoning="No state")
     config = agents.RunConfig(**QUIET, session_input_callback=openai_agents_session.recalling(session))
     model = ScriptedModel("By JWT.", "By JWT.")
     agent = agents.Agent(name="Ada", model=model.openai_agents())

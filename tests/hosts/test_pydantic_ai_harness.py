@@ -362,8 +362,8 @@ async def test_conversation_store_returns_last_saved_history(histories):
             dumped = [ModelMessagesTypeAdapter.dump_json(one) for one in (history, saved.messages)]
 
             assert dumped[0] == dumped[1]
-            assert (number, len(history)) == (saved.summary.revision, saved.summary.message_count)
-            assert summary == saved.summary
+            assert (number, len(history)) == (saved.content.revision, saved.content.message_count)
+            assert summary == saved.content
 
 
 async def test_conversation_store_writes_only_new_messages(session):
@@ -403,7 +403,7 @@ async def test_conversation_store_concurrent_name_and_save_both_succeed(session,
     )
     saved = await second.get(conversation_id=summary.id)
 
-    assert (2, 6) == (saved.summary.revision, saved.summary.naming_tokens)
+    assert (2, 6) == (saved.content.revision, saved.content.naming_tokens)
 
 
 async def test_conversation_store_archive_ends_with_next_save(session):
@@ -491,14 +491,14 @@ def quiet() -> Any:
 
 async def test_recall_adds_memories_without_tools(session):
     """Recalled text follows the user's message, each fact once; the model gets no tools."""
-    await session.memories.save_decision("auth", REDIS, reasoning="they can be revoked")
+    await session.memories.save_decision(REDIS, topic="auth", reasoning="they can be revoked")
     offered = []
 
     def answers(request: Any) -> str:
         offered.append(len(request.tools))
         return "In Redis."
 
-    agent = Agent(ScriptedModel(*[answers] * 2).pydantic_ai(), capabilities=[harness.recall(session, max_chars=400)])
+    agent = Agent(ScriptedModel(*[answers] * 2).pydantic_ai(), capabilities=[harness.recall_capability(session, max_chars=400)])
     first = await agent.run("Where do we keep login sessions?")
     second = await agent.run("Where do we keep login sessions?", message_history=first.all_messages())
 
@@ -509,8 +509,8 @@ async def test_recall_adds_memories_without_tools(session):
 
 async def test_recall_repeats_facts_after_compaction(session):
     """A compacted history has lost the recalled text: the next message gets it again, once."""
-    await session.memories.save_decision("auth", REDIS, reasoning="they can be revoked")
-    agent = Agent(ScriptedModel(quiet()).pydantic_ai(), capabilities=[harness.recall(session)])
+    await session.memories.save_decision(REDIS, topic="auth", reasoning="they can be revoked")
+    agent = Agent(ScriptedModel(quiet()).pydantic_ai(), capabilities=[harness.recall_capability(session)])
     asked = "Where do we keep login sessions?"
     history = (await agent.run(asked)).all_messages()
     compacted = [*history, ModelResponse(parts=[CompactionPart(content="They talked.")])]
@@ -522,8 +522,8 @@ async def test_recall_repeats_facts_after_compaction(session):
 
 async def test_recall_repeats_facts_in_other_conversation(session):
     """A run without that history gets the facts as the first one did."""
-    await session.memories.save_decision("auth", REDIS, reasoning="they can be revoked")
-    agent = Agent(ScriptedModel(quiet()).pydantic_ai(), capabilities=[harness.recall(session)])
+    await session.memories.save_decision(REDIS, topic="auth", reasoning="they can be revoked")
+    agent = Agent(ScriptedModel(quiet()).pydantic_ai(), capabilities=[harness.recall_capability(session)])
     runs = [await agent.run("Where do we keep login sessions?") for _ in range(2)]
 
     assert [1, 1] == [sum(REDIS in text for text in texts(one)) for one in runs]
@@ -542,7 +542,7 @@ async def test_recall_stores_refs_before_calls_run(session):
         yield ModelTurn('<ref id="plan">shields first</ref>', [("look", {})])
         yield "Done."
 
-    await Agent(ScriptedModel(marks()).pydantic_ai(), tools=[look], capabilities=[harness.recall(session)]).run("Plan")
+    await Agent(ScriptedModel(marks()).pydantic_ai(), tools=[look], capabilities=[harness.recall_capability(session)]).run("Plan")
 
     assert ["shields first"] == seen
 

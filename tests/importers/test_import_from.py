@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from importing_helpers import entity, graph, langgraph_store, listing, mem0_home, points, relation
 from memory_helpers import SMALL
 
-from mama_structs import LinkType, Session, as_embedder
+from mama_structs import LinkType, Session, admin, as_embedder
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, SessionClosed
 from mama_structs.importers import import_from
 
@@ -45,7 +45,9 @@ def sources(tmp_path):
 async def everything(session):
     """Return all memories, links and records of a session."""
     memories = [one async for one in session.memories.all()]
-    links = [(one.from_id, one.to_id, one.metadata.original_relationship) async for one in session.memories.links()]
+    links = [
+        (one.from_id, one.to_id, one.metadata.original_relationship) async for one in session.memories._iter_links()
+    ]
     return memories, sorted(links), list(await session.records.list())
 
 
@@ -66,13 +68,13 @@ async def test_import_from_changes_nothing_when_repeated(session, sources, tmp_p
     first = await everything(session)
     again = await import_from(session.memories, kind, sources[kind])
 
-    assert report.added > 0 == report.known
-    assert all(one.found == one.added + one.known + one.left_out for one in report.items)
-    assert (0, report.added) == (again.added, again.known)
+    assert report.added > 0 == report.existing
+    assert all(one.total == one.added + one.existing + one.skipped for one in report.items)
+    assert (0, report.added) == (again.added, again.existing)
     assert first == await everything(session)
     assert {"outside"} == {one.origin for one in (*first[0], *first[2])} | {one.trust for one in first[0]}
     assert before == listing(tmp_path / "sources")
-    assert (await session.check()).ok
+    assert (await admin.check(session)).ok
 
 
 @pytest.mark.parametrize("kind", ["mcp-memory", "basic-memory", "mem0", "langgraph"])
@@ -83,7 +85,7 @@ async def test_import_from_dry_run_reports_the_same_without_writing(session, sou
     done = await import_from(session.memories, kind, sources[kind])
 
     assert ([], [], []) == empty
-    assert (report.items, report.odd) == (done.items, done.odd)
+    assert (report.items, report.warnings) == (done.items, done.warnings)
     assert "would be added" in str(report)
 
 
@@ -91,7 +93,7 @@ async def test_import_from_links_related_memories(session, sources):
     """A relation becomes a link with its own word; observations are linked to their entities."""
     await import_from(session.memories, "mcp-memory", sources["mcp-memory"])
     (hit, *_) = await session.memories.search("who prefers tabs?")
-    links = {one.metadata.original_relationship: one async for one in session.memories.links()}
+    links = {one.metadata.original_relationship: one async for one in session.memories._iter_links()}
     ada = await session.memories.get(links["uses"].from_id)
 
     assert ("prefers tabs", "Ada") == (hit.memory.content, hit.memory.topic)
@@ -110,7 +112,7 @@ async def test_import_from_adds_new_items_when_a_source_has_grown(session, tmp_p
     report = await import_from(session.memories, "mcp-memory", file)
 
     assert {"entities": (1, 1), "observations": (1, 1), "relations": (1, 0)} == {
-        one.what: (one.added, one.known) for one in report.items
+        one.item: (one.added, one.existing) for one in report.items
     }
     assert 4 == await session.memories.count()
 
@@ -124,7 +126,9 @@ async def test_import_from_skips_items_that_were_deleted_since(session, sources)
     for kind in ("mcp-memory", "langgraph"):
         await import_from(session.memories, kind, sources[kind])
     whole = await everything(session)
-    link = next(one for one in [link async for link in session.memories.links()] if one.texts[1].startswith("Structs"))
+    link = next(
+        one for one in [link async for link in session.memories._iter_links()] if one.texts[1].startswith("Structs")
+    )
     await session.memories.unlink(link.id)
     fact = next(one for one in whole[0] if one.content == "prefers tabs")
     await session.memories.delete(fact.id)
@@ -152,7 +156,7 @@ async def test_import_from_reports_items_that_changed_in_the_source(session, tmp
     report = await import_from(session.memories, "basic-memory", note)
 
     assert ["changed_since", "no_such_end"] == odd(report)
-    assert {"notes": 0, "observations": 1, "relations": 0} == {one.what: one.added for one in report.items}
+    assert {"notes": 0, "observations": 1, "relations": 0} == {one.item: one.added for one in report.items}
 
 
 async def test_forget_by_source_erases_an_import(session, sources):
@@ -168,10 +172,10 @@ async def test_import_from_reports_taken_ids(session, sources):
     """If a memory that no import made has the same id, the item is skipped."""
     await import_from(session.memories, "mcp-memory", sources["mcp-memory"])
     path = sources["mcp-memory"].parent / "export.jsonl"
-    await session.memories.export_jsonl(path)
+    await admin.export_jsonl(session.memories, path)
     path.write_text(path.read_text().replace('"from":"mcp-memory","key":"Ada",', '"from":"x","key":"y",'))
     async with Session.open(None, embedder=SMALL) as other:
-        await other.memories.import_jsonl(path)
+        await admin.import_jsonl(other.memories, path)
         report = await import_from(other.memories, "mcp-memory", sources["mcp-memory"])
 
     assert "id_taken" in odd(report)
@@ -201,7 +205,7 @@ async def test_import_from_continues_after_a_failure(tmp_path, sources):
         whole = await everything(session)
 
     assert 0 < begun < 200
-    assert (200 - begun, begun) == (report.added, report.known)
+    assert (200 - begun, begun) == (report.added, report.existing)
     assert [one.id for one in whole[0]] == [one.id for one in interrupted[0]]
     assert whole[1] == interrupted[1]
 
@@ -212,7 +216,7 @@ async def test_import_from_adds_items_once_when_run_concurrently(tmp_path):
     async with Session.open(tmp_path / "one.mama", embedder=SMALL) as session:
         await asyncio.gather(*(import_from(session.memories, "mcp-memory", file) for _ in range(3)))
         together = await everything(session)
-        check = await session.check()
+        check = await admin.check(session)
     async with Session.open(tmp_path / "two.mama", embedder=SMALL) as session:
         await import_from(session.memories, "mcp-memory", file)
         alone = await everything(session)
@@ -236,7 +240,7 @@ async def test_session_works_after_an_import_is_cancelled_at_any_step(tmp_path):
         report = await import_from(session.memories, "mcp-memory", file)
 
         assert (2, ["refused"]) == (await session.memories.count(), odd(report))
-        assert (await session.check()).ok
+        assert (await admin.check(session)).ok
 
 
 NAMES = st.sampled_from(["Ada", "Eve", "Structs", "도구", " ", "a" * 300, "\ud800"])
@@ -262,9 +266,9 @@ async def test_import_from_counts_every_item_as_added_known_or_left_out(tmp_path
 
     assert 0 == again.added
     for one in report.items:
-        assert one.found == one.added + one.known + one.left_out
-        assert one.left_out <= sum(each.what == one.what for each in report.odd)
-    assert count == sum(one.added for one in report.items if one.what in ("entities", "observations"))
+        assert one.total == one.added + one.existing + one.skipped
+        assert one.skipped <= sum(each.item == one.item for each in report.warnings)
+    assert count == sum(one.added for one in report.items if one.item in ("entities", "observations"))
 
 
 async def test_import_from_reads_langgraph_base_store_objects(session):

@@ -21,14 +21,14 @@ from importing_helpers import PointStruct, entity, graph, langgraph_store, point
 from memory_helpers import SMALL
 
 import mama_structs
-from mama_structs import Session
+from mama_structs import Session, admin
 from mama_structs.cli import command_table as table
 from mama_structs.errors import InvalidArgument, MigrationError
 from mama_structs.importers.basic_memory import frontmatter
 from mama_structs.importers.basic_memory import reader as basic_memory
 from mama_structs.importers.basic_memory.frontmatter import read_fields
 from mama_structs.importers.langgraph import reader as langgraph
-from mama_structs.importers.mama_v1 import read_old
+from mama_structs.importers.mama_v1 import read_v1
 from mama_structs.importers.mcp_memory import reader as mcp_memory
 from mama_structs.importers.mem0 import reader as mem0
 from mama_structs.importers.mem0.safe_pickle import read_pickle, to_jsonable_data
@@ -185,7 +185,7 @@ def sparse(path, size=2**33, start=b""):
         (mem0.read, "all.json", False, files.MAX_FILE_BYTES),
         (langgraph.read, "store.db", True, files.MAX_DATABASE_BYTES),
         (mem0.read, "history.db", True, files.MAX_DATABASE_BYTES),
-        (read_old, "mama-memory.db", True, files.MAX_DATABASE_BYTES),
+        (read_v1, "mama-memory.db", True, files.MAX_DATABASE_BYTES),
     ],
 )
 def test_read_raises_migration_error_when_a_file_is_too_large(  # noqa: PLR0917 - fixtures and parameters
@@ -339,13 +339,13 @@ async def test_import_jsonl_raises_invalid_argument_when_a_line_is_hostile(tmp_p
     path = tmp_path / "export.jsonl"
     async with Session.open(None, embedder=SMALL) as session:
         await session.memories.save_context("The text.", source="here")
-        await session.memories.export_jsonl(path)
+        await admin.export_jsonl(session.memories, path)
     whole = path.read_text()
     for hostile in ("[" * 100_000 + "]" * 100_000, '{"a":' * 100_000, "1" * 100_000, "1e999"):
         path.write_text(whole.replace('"source":"here"', f'"source":"here","extra":{{"a":{hostile}}}'))
         async with Session.open(None, embedder=SMALL) as session:
             with pytest.raises(InvalidArgument, match="line 2"):
-                await session.memories.import_jsonl(path)
+                await admin.import_jsonl(session.memories, path)
 
             assert 0 == await session.memories.count()
 
@@ -404,7 +404,7 @@ def test_read_reports_note_when_its_frontmatter_is_invalid_yaml(tmp_path):
     found = basic_memory.read(tmp_path)
 
     assert ["note"] == [one.record["topic"] for one in found.memories]
-    assert [("notes", "note.md", "no_yaml")] == [(one.what, one.id, one.kind) for one in found.odd]
+    assert [("notes", "note.md", "no_yaml")] == [(one.item, one.id, one.kind) for one in found.odd]
 
 
 def test_read_raises_invalid_argument_when_pyyaml_is_missing(tmp_path, monkeypatch):
@@ -515,7 +515,7 @@ def test_read_raises_migration_error_when_a_database_has_too_many_tables(tmp_pat
     with pytest.raises(MigrationError, match="at most 1,000 tables"):
         langgraph.read(file)
     with pytest.raises(MigrationError, match="at most 1,000 tables"):
-        read_old(file)
+        read_v1(file)
 
 
 def test_read_raises_migration_error_when_a_value_is_too_large(tmp_path, monkeypatch):

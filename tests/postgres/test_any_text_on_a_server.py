@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory_helpers import SMALL, alike
 
-from mama_structs import Session
+from mama_structs import Filter, Session, admin
 from mama_structs.errors import InvalidArgument, MamaStructsError, StoreError
 from mama_structs.memory.types import model
 from mama_structs.testing.fakes import FakeClock
@@ -40,13 +40,13 @@ def linked(to, word, *more):
 
 # Each call takes the memories, the ids of a decision and an insight, and two texts.
 OF_MEMORIES = (
-    lambda m, i, t, o: m.save_decision(t, o, t),
-    lambda m, i, t, o: m.save_decision("auth", t, o, evidence=[t, o]),
-    lambda m, i, t, o: m.save_decision("auth", o, t, links=linked(i[0], "refines", t, [t, o])),
-    lambda m, i, t, o: m.save_decision("auth", o, t, links=linked(i[0], t)),
-    lambda m, i, t, o: m.save_decision("auth", o, "", links=linked(t, "refines")),
-    lambda m, i, t, o: m.save_decision("auth", o, "", supersedes=t),
-    lambda m, i, t, o: m.save_decision("auth", o, "", implements=[t]),
+    lambda m, i, t, o: m.save_decision(o, topic=t, reasoning=t),
+    lambda m, i, t, o: m.save_decision(t, topic="auth", reasoning=o, evidence=[t, o]),
+    lambda m, i, t, o: m.save_decision(o, topic="auth", reasoning=t, links=linked(i[0], "refines", t, [t, o])),
+    lambda m, i, t, o: m.save_decision(o, topic="auth", reasoning=t, links=linked(i[0], t)),
+    lambda m, i, t, o: m.save_decision(o, topic="auth", reasoning="", links=linked(t, "refines")),
+    lambda m, i, t, o: m.save_decision(o, topic="auth", reasoning="", supersedes=t),
+    lambda m, i, t, o: m.save_decision(o, topic="auth", reasoning="", implements=[t]),
     lambda m, i, t, o: m.save_checkpoint(t, open_files=[t, o], next_steps=[o]),
     lambda m, i, t, o: m.save_insight(t, category=t, tags=[t, o], source=o),
     lambda m, i, t, o: m.save_insight(t, on_duplicate="merge"),
@@ -54,9 +54,9 @@ OF_MEMORIES = (
     lambda m, i, t, o: m.save_many([{"type": "context", "content": t}, {"type": "insight", "content": o, "tags": [t]}]),
     lambda m, i, t, o: m.set_outcome(i[0], "FAILED", reason=t),
     lambda m, i, t, o: m.set_outcome(t, "SUCCESS"),
-    lambda m, i, t, o: m.supersede(i[0], t, o, topic=t, evidence=[t]),
-    lambda m, i, t, o: m.supersede(t, o, ""),
-    lambda m, i, t, o: m.correct(i[1], t, reason=o),
+    lambda m, i, t, o: m.supersede(i[0], t, reasoning=o, topic=t, evidence=[t]),
+    lambda m, i, t, o: m.supersede(t, o, reasoning=""),
+    lambda m, i, t, o: m.correct(i[1], t, change_reason=o),
     lambda m, i, t, o: m.correct(t, o),
     lambda m, i, t, o: m.link(i[0], i[1], t, reason=o, tags=[t]),
     lambda m, i, t, o: m.link(i[0], t, "refines"),
@@ -73,7 +73,7 @@ OF_MEMORIES = (
     lambda m, i, t, o: m.similar(t),
     lambda m, i, t, o: m.about(t),
     lambda m, i, t, o: m.by_topic(t),
-    lambda m, i, t, o: m.search(t, topic=o, mentions=[t, o]),
+    lambda m, i, t, o: m.search(t, topic=o, predicate=Filter(mentions=[t, o])),
     lambda m, i, t, o: m.search(t),
     lambda m, i, t, o: m.explain(t, i[0]),
     lambda m, i, t, o: m.explain("tokens", t),
@@ -143,7 +143,7 @@ async def lived(place, namespace, text, other, calls):
         async with Session.open(place, namespace=namespace, conversation="talk", embedder=SMALL) as session:
             clock.drive(session)
             memories = session.memories
-            decision = await memories.save_decision("auth", "use tokens", "stateless")
+            decision = await memories.save_decision("use tokens", topic="auth", reasoning="stateless")
             ids = decision.id, (await memories.save_insight("tea is served at four")).id
             for is_of_memories, call in calls:
                 clock.advance(61)
@@ -155,11 +155,11 @@ async def lived(place, namespace, text, other, calls):
                     )
                 )
             await session.flush()
-            await memories.export_jsonl(Path(home) / "export")
-            assert [] == [one for one in (await session.check()).findings if one.severity == "error"]
+            await admin.export_jsonl(memories, Path(home) / "export")
+            assert [] == [one for one in (await admin.check(session)).findings if one.severity == "error"]
         found.append((Path(home) / "export").read_text())
         async with Session.open(place, namespace=namespace, conversation="talk", embedder=SMALL) as session:
-            found.append([(one.versioned, one.text, told(one.attributes)) for one in session.refs.list()])
+            found.append([(one.versioned_handle, one.text, told(one.attributes)) for one in session.refs.list()])
     return found
 
 
@@ -191,11 +191,11 @@ async def named(place):
                 async with Session.open(place, embedder=SMALL, **options) as session:
                     await session.memories.save_insight("hello there")
                     await session.observe('<ref id="a">hello</ref>')
-                    found.append([one.namespace for one in await session.memories.recent(limit=1)])
+                    found.append([one.namespace for one in await session.memories.list(limit=1)])
             except InvalidArgument:
                 found.append("refused")
     async with Session.open(place, embedder=SMALL) as session:
-        assert (await session.check()).ok
+        assert (await admin.check(session)).ok
     found.append(await Session.namespaces(place))
     found.append(sorted(one.name for one in await Session.conversations(place) if one.name in NAMES))
     return found

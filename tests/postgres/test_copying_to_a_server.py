@@ -8,7 +8,7 @@ from copying_helpers import ADA, exported, filled, opened
 from killing_helpers import killed_commands
 from postgres_helpers import administer
 
-from mama_structs.errors import InvalidArgument, StoreDiffers, StoreFull
+from mama_structs.errors import InvalidArgument, StoreMismatch, StoreFull
 from mama_structs.session.session import Session
 from mama_structs.settings import ServerSettings
 from mama_structs.storage.postgres.pool import PostgresPool
@@ -59,7 +59,7 @@ async def test_copy_to_full_server_continues_on_next_run(tmp_path, own_database,
 
     assert (await Session.copy(tmp_path / "a", own_database)).ok
     async with opened(own_database) as session:
-        assert (await session.check()).ok
+        assert (await admin.check(session)).ok
 
 
 async def test_copy_to_server_rejects_different_content(tmp_path, database):
@@ -67,20 +67,20 @@ async def test_copy_to_server_rejects_different_content(tmp_path, database):
     await filled(tmp_path / "a")
     async with opened(database) as session:
         saved = await session.memories.save_context("of somebody else")
-    with pytest.raises(StoreDiffers, match="'default'"):
+    with pytest.raises(StoreMismatch, match="'default'"):
         await Session.copy(tmp_path / "a", database)
     with pytest.raises(InvalidArgument):
         await Session.copy(database, database)
     assert (await Session.copy(tmp_path / "a", database, namespace=ADA)).ok
 
     async with opened(database) as session:
-        assert [saved.id] == [memory.id for memory in await session.memories.recent()]
+        assert [saved.id] == [memory.id for memory in await session.memories.list()]
 
 
 async def test_copy_to_halfvec_server_compares_rounded_vectors(tmp_path, database):
     """The server rounds the vectors, and a repeated copy adds nothing."""
     await filled(tmp_path / "a")
-    server = PostgresPool.open(database, options=ServerSettings(halfvec=True))
+    server = PostgresPool.open(database, options=ServerSettings(half_precision=True))
     try:
         found = [await Session.copy(tmp_path / "a", database) for _ in range(2)]
     finally:

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from memory_helpers import alike, plain_link, plain_memory
 
 from mama_structs.memory.engines.postgres.engine import PostgresEngines
-from mama_structs.memory.types.engine import EmbedderRecord, Filter, NewMemory, to_nfc
+from mama_structs.memory.types.engine import EmbedderRecord, EngineFilter, NewMemory, to_nfc
 from mama_structs.memory.types.model import LinkType, MemoryType, StoredEvidence, text_digest
 from mama_structs.session.backend import make_local_engines
 from mama_structs.settings import MemorySettings
@@ -47,7 +47,7 @@ class Refused(Exception):
 def filters():
     moments = st.none() | TIMES.map(lambda at: plain_memory("x", at=at).created_at)
     return st.none() | st.builds(
-        Filter,
+        EngineFilter,
         types=st.none() | st.frozensets(st.sampled_from(MemoryType), min_size=1),
         topic=TOPICS,
         since=moments,
@@ -321,7 +321,7 @@ def early_answers(reader, ids):
     vectors, counts = reader.pieces(nodes)
     before, after = reader.find_temporal_neighbours(nodes, 1500)
     ends = reader.ids(table.sources), reader.ids(table.targets)
-    some = Filter(types=frozenset({MemoryType.DECISION, MemoryType.INSIGHT}))
+    some = EngineFilter(types=frozenset({MemoryType.DECISION, MemoryType.INSIGHT}))
     return {
         "find": (reader.ids(nodes), reader.find("none")),
         "count": reader.count(),

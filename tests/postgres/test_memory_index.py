@@ -20,7 +20,7 @@ from mama_structs.memory.engines.postgres import queries as questions
 from mama_structs.memory.engines.postgres.engine import PostgresEngines
 from mama_structs.memory.engines.postgres.hnsw_indexes import NamespaceIndex, choose_index_type
 from mama_structs.memory.engines.postgres.queries import NearestQuery, Statement, embedder_key, index_name
-from mama_structs.memory.types.engine import EmbedderRecord, Filter, NewMemory
+from mama_structs.memory.types.engine import EmbedderRecord, EngineFilter, NewMemory
 from mama_structs.memory.types.model import MemoryType
 from mama_structs.settings import MemorySettings, ServerSettings
 from mama_structs.storage.postgres.pool import PostgresPool
@@ -140,11 +140,11 @@ def exactly(where, limit, query=QUERY):
 
 WHERE = {
     "all": None,
-    "most": Filter(types=frozenset({MemoryType.DECISION})),
-    "some": Filter(mentions=frozenset({"1-1"})),
-    "few": Filter(topic="rare"),
-    "old": Filter(until=plain_memory("x", at=0).created_at + timedelta(seconds=40)),
-    "none": Filter(topic="nowhere"),
+    "most": EngineFilter(types=frozenset({MemoryType.DECISION})),
+    "some": EngineFilter(mentions=frozenset({"1-1"})),
+    "few": EngineFilter(topic="rare"),
+    "old": EngineFilter(until=plain_memory("x", at=0).created_at + timedelta(seconds=40)),
+    "none": EngineFilter(topic="nowhere"),
 }
 
 

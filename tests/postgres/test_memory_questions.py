@@ -10,7 +10,7 @@ import pytest
 from memory_helpers import SMALL, OpenedDirectory
 from postgres_helpers import administer, in_database
 
-from mama_structs import Session
+from mama_structs import Filter, Session
 from mama_structs.errors import StoreError
 from mama_structs.memory.engines.postgres import writer
 from mama_structs.memory.engines.postgres.engine import PostgresEngines
@@ -23,13 +23,16 @@ from mama_structs.settings import MemorySettings
 from mama_structs.storage.postgres.pool import Connection, PostgresPool
 
 SAVES = {
-    "save_decision": (3, lambda store, ids: store.save_decision("raids", "shield planet 2-1 first", "raids doubled")),
+    "save_decision": (
+        3,
+        lambda store, ids: store.save_decision("shield planet 2-1 first", topic="raids", reasoning="raids doubled"),
+    ),
     "save_decision, linked": (
         3,
         lambda store, ids: store.save_decision(
-            "auth",
             "x",
-            "y",
+            topic="auth",
+            reasoning="y",
             supersedes=ids[0],
             implements=[ids[2]],
             links=[{"to_id": ids[3], "relationship": "refines"}],
@@ -38,7 +41,7 @@ SAVES = {
     ),
     "save_insight": (3, lambda store, ids: store.save_insight("raids come at night")),
     "save_checkpoint": (3, lambda store, ids: store.save_checkpoint("shields are up")),
-    "supersede": (4, lambda store, ids: store.supersede(ids[0], "use sessions", "revocable")),
+    "supersede": (4, lambda store, ids: store.supersede(ids[0], "use sessions", reasoning="revocable")),
     "set_outcome": (3, lambda store, ids: store.set_outcome(ids[0], "SUCCESS")),
     "set_outcome, with a reason": (4, lambda store, ids: store.set_outcome(ids[0], "FAILED", reason="2-1 was slow")),
     "correct": (3, lambda store, ids: store.correct(ids[0], "another text")),
@@ -65,13 +68,13 @@ READS = {
     "search": (2, lambda store, ids: store.search("shield the planet")),
     "search of a topic": (2, lambda store, ids: store.search("shield the planet", topic="raids", limit=3)),
     "search of a period": (2, lambda store, ids: store.search("what did we decide today?")),
-    "recent": (1, lambda store, ids: store.recent()),
+    "recent": (1, lambda store, ids: store.list()),
     "get": (1, lambda store, ids: store.get(ids[0])),
-    "about": (1, lambda store, ids: store.about("2-1")),
+    "about": (1, lambda store, ids: store.list(predicate=Filter(mentions="2-1"))),
     "traverse": (1, lambda store, ids: store.traverse(ids[0], max_depth=5)),
-    "by_topic": (2, lambda store, ids: store.by_topic("raids")),
-    "evolution": (1, lambda store, ids: store.evolution(ids[0])),
-    "links_of": (2, lambda store, ids: store.links_of(ids[0])),
+    "by_topic": (2, lambda store, ids: store.history(topic="raids")),
+    "evolution": (1, lambda store, ids: store.history(ids[0])),
+    "links_of": (2, lambda store, ids: store.links(ids[0])),
     "load_context": (2, lambda store, ids: store.load_context(ids[0])),
     "count": (1, lambda store, ids: store.count()),
 }
@@ -173,8 +176,8 @@ async def test_save_many_shares_statements(place, monkeypatch):
 
     # One statement checks all memories, two serve each group (1, 2, 4, 8, 16, 32, 32 and 5), and one writes all.
     assert len(asked) <= 1 + 2 * 8 + 1, [sql[:100] for sql in asked]
-    assert {ids[0]} == {link.to_id for link in await store.links_of(ids[0])}
-    assert 100 == len(await store.links_of(ids[0]))
+    assert {ids[0]} == {link.to_id for link in await store.links(ids[0])}
+    assert 100 == len(await store.links(ids[0]))
 
 
 async def test_statements_look_rows_up_by_key_without_statistics(place, monkeypatch):
@@ -189,7 +192,7 @@ async def test_statements_look_rows_up_by_key_without_statistics(place, monkeypa
         return ask(connection, sql, *given)
 
     monkeypatch.setattr(Connection, "fetch", explained)
-    await store.save_decision("raids", "raid the yard near planet 9-1", "y")
+    await store.save_decision("raid the yard near planet 9-1", topic="raids", reasoning="y")
     await store.search("raid near 2-1")
     await store.load_context(ids[0])
 
@@ -216,8 +219,8 @@ async def test_words_of_long_texts_are_looked_up_by_key(place, monkeypatch):
     monkeypatch.setattr(Connection, "fetch", explained)
     await store.correct(ids[0], "another text")
     await store.delete(ids[1])
-    report = await store.check()
-    await store.rebuild()
+    report = await admin.check(store)
+    await admin.rebuild(store)
 
     assert not report
     assert len(compared) > 3
@@ -258,8 +261,8 @@ async def test_duplicates_are_not_all_read_or_counted(place, database, monkeypat
         "UPDATE pg_class SET reltuples = -1, relpages = 0 WHERE relkind IN ('r', 'i')",
     )
     monkeypatch.setattr(Connection, "fetch", explained)
-    assert await store.search("nothing new on the login", types=["context"])
-    number = duplicate_fingerprint((await store.recent(limit=1))[0])
+    assert await store.search("nothing new on the login", type=["context"])
+    number = duplicate_fingerprint((await store.list(limit=1))[0])
     (nodes,) = await store._engine.read(lambda reader: reader.duplicates([number]))
 
     assert [*range(64), *range(736, 800)] == nodes.tolist()
@@ -333,8 +336,8 @@ async def test_concurrent_saves_are_all_stored_and_visible(place):
     store = await place.memories()
 
     async def save(number):
-        memory = await store.save_decision("raids", f"raid {number} near 2-1", "because")
-        seen = {one.id for one in await store.recent(limit=100)}
+        memory = await store.save_decision(f"raid {number} near 2-1", topic="raids", reasoning="because")
+        seen = {one.id for one in await store.list(limit=100)}
         reached = await store.traverse(memory.id)
         return memory.id, seen, reached
 
@@ -343,7 +346,7 @@ async def test_concurrent_saves_are_all_stored_and_visible(place):
     ids = [memory_id for memory_id, _, _ in done]
     assert 24 == len(set(ids)) == await store.count()
     assert all(memory_id in seen for memory_id, seen, _ in done)
-    links = [link for memory_id in ids for link in await store.links_of(memory_id) if link.from_id == memory_id]
+    links = [link for memory_id in ids for link in await store.links(memory_id) if link.from_id == memory_id]
     pairs = [(link.from_id, link.to_id) for link in links]
     assert len(pairs) == len(set(pairs))
     assert [] == await place.findings()

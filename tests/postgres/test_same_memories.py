@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory_helpers import SMALL, OpenedDirectory
 
+from mama_structs import admin
 from mama_structs.errors import InvalidArgument, MemoryNotFound
 from mama_structs.memory.engines.postgres.engine import PostgresEngines
 from mama_structs.memory.types import model
@@ -55,7 +56,7 @@ async def done(store, clock, steps):
                     old = await store.get(ids[value % len(ids)])
                     ids.append((await store.save_context(old.content, on_duplicate="merge")).id)
                 elif what == "supersede" and ids:
-                    ids.append((await store.supersede(ids[value % len(ids)], "what came next", "better")).id)
+                    ids.append((await store.supersede(ids[value % len(ids)], "what came next", reasoning="better")).id)
                 elif what == "outcome" and ids:
                     await store.set_outcome(ids[value % len(ids)], "FAILED", reason="it did not hold")
                 elif what == "correct" and ids:
@@ -71,7 +72,7 @@ async def done(store, clock, steps):
                     await store.forget(ids[value % len(ids)])
                 elif what == "wait":
                     clock.now += value
-                    await store.maintain()
+                    await admin.maintain(store)
                     await store._engine.write(lambda writer: writer.set_note("waited", str(clock.now)))
                 elif what == "delete" and ids:
                     await store.delete(ids[value % len(ids)])
@@ -111,11 +112,11 @@ def test_server_matches_directory(memory_server, reads):
                     store = await place.memories(namespace)
                     await done(store, clock, steps)
                     if reads == "exports":
-                        await store.export_jsonl(Path(home) / "export")
+                        await admin.export_jsonl(store, Path(home) / "export")
                         found.append((Path(home) / "export").read_bytes())
                     else:
                         found.append(
-                            [await store.search(question), await store.search(question, types=["decision"], limit=2)]
+                            [await store.search(question), await store.search(question, type=["decision"], limit=2)]
                         )
                 finally:
                     await place.close()
@@ -177,7 +178,7 @@ async def test_sample_searches_match_directory(memory_server, tmp_path, monkeypa
         store = await place.memories(namespace)
         await with_sample(store, clock)
         found.append([await store.search(json.loads(line)["query"]) for line in lines[::5]])
-        await store.export_jsonl(tmp_path / f"{name}.jsonl")
+        await admin.export_jsonl(store, tmp_path / f"{name}.jsonl")
         exported.append((tmp_path / f"{name}.jsonl").read_bytes())
         await place.close()
 

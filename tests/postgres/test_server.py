@@ -15,7 +15,7 @@ from mama_structs.storage.postgres.pool import PostgresPool
 
 @pytest.fixture
 def server(database):
-    server = PostgresPool.open(database, options=ServerSettings(connections=4, wait=5, statement_timeout=5))
+    server = PostgresPool.open(database, options=ServerSettings(max_connections=4, pool_timeout=5, statement_timeout=5))
     yield server
     server.close()
 
@@ -152,7 +152,7 @@ def test_vectors_are_converted_to_and_from_arrays(server):
 
 def test_connection_keeps_no_state_without_prepared_statements(database):
     """With `prepared=False` neither statements nor settings remain on a connection, so a pooler may be used."""
-    server = PostgresPool.open(database, options=ServerSettings(connections=1, prepared=False))
+    server = PostgresPool.open(database, options=ServerSettings(max_connections=1, prepared_statements=False))
 
     def plan(connection):
         connection.fetch("SELECT $1::vector", np.ones(3, np.float32))

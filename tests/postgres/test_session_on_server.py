@@ -20,7 +20,7 @@ from mama_structs.settings import ServerSettings
 from mama_structs.storage.postgres.pool import PostgresPool, open_pools
 from mama_structs.testing.fakes import FakeClock
 
-BOUNDED = Settings(server=ServerSettings(wait=5.0, statement_timeout=5.0))
+BOUNDED = Settings(server=ServerSettings(pool_timeout=5.0, statement_timeout=5.0))
 WRITING = "BEGIN; SELECT pg_current_xact_id()"
 REPLAYED = "SELECT 1 FROM pg_stat_replication WHERE replay_lsn = pg_current_wal_lsn()"
 SLEEPS = """
@@ -52,12 +52,12 @@ async def test_read_only_calls_create_nothing_in_empty_database(empty_database, 
 async def test_session_finds_what_earlier_session_stored(database):
     """Memories, refs and the log of recalled facts are stored as in a directory."""
     async with opened(database, "talk") as session:
-        saved = await session.memories.save_decision("shield", "shields go first", reasoning="raids doubled")
+        saved = await session.memories.save_decision("shields go first", topic="shield", reasoning="raids doubled")
         await session.observe('<ref id="plan">shields, then fleets</ref>')
         assert "shields go first" in (await session.recall("what of the shields?")).text
-        assert (await session.check()).ok
+        assert (await admin.check(session)).ok
         assert 1 == session.stats()["memories"]["memories"]
-        await session.maintain()
+        await admin.maintain(session)
         await session.flush()
     async with opened(database, "talk") as session:
         assert saved.id == (await session.memories.search("shields"))[0].memory.id
@@ -76,7 +76,7 @@ async def test_session_finds_what_earlier_session_stored(database):
 
 async def session_check(url):
     async with opened(url) as session:
-        return await session.check()
+        return await admin.check(session)
 
 
 async def test_conversation_is_open_on_one_host_at_a_time(database):
@@ -112,8 +112,8 @@ async def test_hosts_see_each_others_memories(database):
     apart = await opened(as_another(database), namespace="apart")
     saved = await here.memories.save_insight("the reactor at 2-1 is cold")
 
-    assert saved.id == (await there.memories.recent())[0].id
-    assert [] == await apart.memories.recent()
+    assert saved.id == (await there.memories.list())[0].id
+    assert [] == await apart.memories.list()
     await asyncio.gather(here.close(), there.close(), apart.close())
 
 
@@ -123,27 +123,29 @@ async def test_save_is_atomic_when_connection_breaks_at_any_message(database, pr
     proxy.is_heard = is_heard
     cut, outcomes = [], []
     async with opened(proxy.url, settings=BOUNDED) as session, opened(as_another(database)) as there:
-        first = await session.memories.save_decision("auth", "use tokens", "stateless")
+        first = await session.memories.save_decision("use tokens", topic="auth", reasoning="stateless")
         for at in range(1, 100):
             proxy.at = proxy.seen + at
             text = f"use tokens {at}"
             try:
-                await session.memories.save_decision("auth", text, "why", supersedes=first.id, evidence=["x" * at])
+                await session.memories.save_decision(
+                    text, topic="auth", reasoning="why", supersedes=first.id, evidence=["x" * at]
+                )
             except StoreUnreachable as error:
                 cut.append(error)
             is_over, proxy.at = proxy.at is not None, None
-            found = [one for one in await there.memories.recent(limit=200) if one.content == text]
+            found = [one for one in await there.memories.list(limit=200) if one.content == text]
             outcomes.append(len(found))
             assert outcomes[-1] == at - len(cut) - sum(outcomes[:-1])
             for one in found:
                 assert [first.id] == [
-                    link.to_id for link in await there.memories.links_of(one.id)
+                    link.to_id for link in await there.memories.links(one.id)
                     if link.from_id == one.id and link.link_type == "evolution"
                 ]  # fmt: skip
             if is_over:
                 break
         assert (await there.check()).ok
-        assert (await session.check()).ok
+        assert (await admin.check(session)).ok
     assert cut
     assert not [error for error in cut if "may be stored" in str(error)]
     assert outcomes[-1] == 1
@@ -155,7 +157,7 @@ CHANGES = {
         [{"type": "context", "content": text} for text in ("one more", "two more")]
     ),
     "set_outcome": lambda m, ids: m.set_outcome(ids[0], "FAILED", reason="it did not hold"),
-    "supersede": lambda m, ids: m.supersede(ids[0], "use sessions", "can be ended", implements=[ids[1]]),
+    "supersede": lambda m, ids: m.supersede(ids[0], "use sessions", reasoning="can be ended", implements=[ids[1]]),
     "link": lambda m, ids: m.link(ids[0], ids[1], "contradicts"),
     "forget": lambda m, ids: m.forget(ids[1]),
 }
@@ -168,7 +170,7 @@ async def test_change_is_atomic_when_connection_breaks_at_any_message(database, 
     monkeypatch.setattr("mama_structs.memory.engines.postgres.writer.MAX_TRANSACTION_SECONDS", 3600)
 
     async def state():
-        await there.memories.export_jsonl(tmp_path / "export")
+        await admin.export_jsonl(there.memories, tmp_path / "export")
         return (tmp_path / "export").read_text()
 
     failed = []
@@ -176,7 +178,7 @@ async def test_change_is_atomic_when_connection_breaks_at_any_message(database, 
         # `forget` sends many messages. A break fails the call at few of them, so sample enough to hit several.
         for at in range(1, 200, 3 if what == "forget" else 1):
             ids = [
-                (await session.memories.save_decision("auth", "use tokens", "stateless")).id,
+                (await session.memories.save_decision("use tokens", topic="auth", reasoning="stateless")).id,
                 (await session.memories.save_insight("tea is served at four")).id,
             ]
             before = await state()
@@ -216,7 +218,7 @@ async def test_refs_are_written_once_when_connection_breaks_at_any_message(datab
         assert [str(number + 1) for number in range(at)] == [
             session.refs.get(handle).text for handle in session.refs.versions("a")
         ]
-        assert (await session.check()).ok
+        assert (await admin.check(session)).ok
     assert cut
     assert at > 3
 
@@ -258,7 +260,7 @@ async def test_user_with_rights_on_own_schema_uses_all_features(empty_database, 
     async with opened(plain_database, namespace="b", reads=["a"]) as session:
         own = await session.memories.save_insight("the reactor is far")
         assert {saved.id, own.id} == {hit.memory.id for hit in await session.memories.search("reactor")}
-        assert (await session.check()).ok
+        assert (await admin.check(session)).ok
     async with opened(plain_database, namespace="b") as session:
         assert [own.id] == [hit.memory.id for hit in await session.memories.search("reactor")]
         forgotten = await session.memories.forget([own.id])
@@ -277,7 +279,7 @@ async def test_forget_reclaims_space_when_no_older_transaction_is_open(own_datab
         return {name: administer(own_database, asked.format(name))[0][0] for name in names}
 
     async with opened(own_database) as session:
-        await session.memories.save_decision("reactor", "cold", "a mail", evidence=["x" * 5000])
+        await session.memories.save_decision("cold", topic="reactor", reasoning="a mail", evidence=["x" * 5000])
         other = await asyncpg.connect(own_database)
         await other.execute("SET search_path TO mama_structs")
         await other.execute(held)
@@ -285,7 +287,7 @@ async def test_forget_reclaims_space_when_no_older_transaction_is_open(own_datab
         assert 1 == receipt.count
         assert ["a transaction", True] == [receipt.pending[0].partition("a transaction")[1], sizes()["memories"] > 0]
         await other.close()
-        await session.maintain()
+        await admin.maintain(session)
         assert {0} == set(sizes().values())
 
 
@@ -298,7 +300,9 @@ async def test_forgotten_text_is_in_no_row_or_index_on_disk(own_database):
     long = " ".join(f"{at * at * 7919 % 100_003}" for at in range(1_200))
     async with opened(database) as session:
         await session.memories.save_context("what stays")
-        saved = await session.memories.save_decision(word, f"{word} {long}", word, evidence=[f"{word} {long}"])
+        saved = await session.memories.save_decision(
+            f"{word} {long}", topic=word, reasoning=word, evidence=[f"{word} {long}"]
+        )
         more = await session.memories.save_many([{"type": "context", "content": f"{word} {at}"} for at in range(30)])
         # Collect statistics, as autovacuum may do at any time. Statistics also contain words and ids.
         administer(database, "ANALYZE", "CHECKPOINT")
@@ -373,7 +377,7 @@ async def test_session_does_not_show_password(database):
         assert "postgresql://postgres@127.0.0.1" in shown
         assert "open-sesame" not in shown
         with pytest.raises(InvalidArgument, match="pg_dump -n mama_structs"):
-            await session.backup("somewhere")
+            await admin.backup(session, "somewhere")
 
 
 async def test_namespace_with_nul_is_rejected(database):
@@ -413,10 +417,10 @@ async def test_session_survives_server_restart(own_postgres):
         with pytest.raises(StoreUnreachable):
             await session.memories.save_insight("lost")
         with pytest.raises(StoreUnreachable):
-            await session.memories.recent()
+            await session.memories.list()
         own_postgres.start()
         await session.flush()
-        assert [] == await session.memories.recent()
+        assert [] == await session.memories.list()
     async with opened(own_postgres.url, "talk") as session:
         assert {"1", "2"} == {session.refs.get(handle).content.text for handle in ("ref:a", "ref:b")}
 
@@ -425,7 +429,7 @@ async def test_session_survives_server_restart(own_postgres):
 async def test_call_raises_busy_when_server_hangs(own_database, hangs):
     """Locked tables, sleeping triggers and busy connections raise StoreBusy, and nothing is stored."""
     longest = 2 if hangs == "trigger" else 60
-    settings = Settings(server=ServerSettings(connections=1, wait=0.1, statement_timeout=longest))
+    settings = Settings(server=ServerSettings(max_connections=1, pool_timeout=0.1, statement_timeout=longest))
     begun, go = threading.Event(), threading.Event()
     async with opened(own_database, "talk", settings=settings) as session:
         saved = await session.memories.save_insight("the reactor is cold")
@@ -451,9 +455,9 @@ async def test_call_raises_busy_when_server_hangs(own_database, hangs):
             go.set()
             holding.result()
         other.close()
-        assert [saved.id] == [memory.id for memory in await session.memories.recent()]
+        assert [saved.id] == [memory.id for memory in await session.memories.list()]
         await session.memories.save_insight("the yard is warm")
-        assert (await session.check()).ok
+        assert (await admin.check(session)).ok
 
 
 async def test_host_clock_may_be_an_hour_off(database):
@@ -464,15 +468,15 @@ async def test_host_clock_may_be_an_hour_off(database):
         FakeClock(start=time.time() + off).drive(session)
         hosts.append(session)
     ahead, behind = hosts
-    first = await ahead.memories.save_decision("auth", "use tokens", "stateless")
-    second = await behind.memories.supersede(first.id, "use sessions", "can be ended")
+    first = await ahead.memories.save_decision("use tokens", topic="auth", reasoning="stateless")
+    second = await behind.memories.supersede(first.id, "use sessions", reasoning="can be ended")
     third = await ahead.memories.save_context("auth: the sessions are kept for a day")
     for session in hosts:
-        await session.maintain()
-        assert {first.id, second.id, third.id} == {one.id for one in await session.memories.recent()}
-        assert [second.id, first.id] == [one.id for one in (await session.memories.evolution(first.id)).memories]
+        await admin.maintain(session)
+        assert {first.id, second.id, third.id} == {one.id for one in await session.memories.list()}
+        assert [second.id, first.id] == [one.id for one in (await session.memories.history(first.id)).memories]
         assert {second.id, third.id} <= {hit.memory.id for hit in await session.memories.search("auth sessions")}
-        assert (await session.check()).ok
+        assert (await admin.check(session)).ok
         for number in range(2):
             with pytest.raises(StoreBusy, match="open in another"):
                 await opened(as_another(database), f"talk{number}")
@@ -504,7 +508,7 @@ async def test_session_continues_after_failover_to_replica(own_postgres):
         here = await opened(of_both(own_postgres, replica), "talk", settings=BOUNDED)
         await here.observe('<ref id="a">1</ref>')
         async with opened(replica.url) as session:
-            assert [saved.id] == [memory.id for memory in await session.memories.recent()]
+            assert [saved.id] == [memory.id for memory in await session.memories.list()]
             assert "the reactor is cold" in (await session.recall("is the reactor cold?")).text
             with pytest.raises(StoreReadOnly, match="name the primary"):
                 await session.memories.save_insight("lost")
@@ -516,7 +520,7 @@ async def test_session_continues_after_failover_to_replica(own_postgres):
             kept = await session.memories.save_insight("kept")
         also = await here.memories.save_insight("also kept")
         await here.observe('<ref id="a">2</ref>')
-        assert {saved.id, kept.id, also.id} == {memory.id for memory in await here.memories.recent()}
+        assert {saved.id, kept.id, also.id} == {memory.id for memory in await here.memories.list()}
         assert (await here.check()).ok
         await here.close()
         async with opened(replica.url, "talk") as session:
@@ -527,10 +531,10 @@ async def test_failover_to_lagging_replica_invalidates_caches(own_postgres):
     """A synchronous replica has all acknowledged changes; after a failover to a lagging one caches are reset."""
     with replicated(own_postgres) as replica:
         here = await opened(of_both(own_postgres, replica), settings=BOUNDED)
-        first = await here.memories.save_decision("auth", "use tokens", "stateless")
+        first = await here.memories.save_decision("use tokens", topic="auth", reasoning="stateless")
         administer(own_postgres.url, "ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()")
         wait_until(lambda: administer(own_postgres.url, "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"))
-        kept = await here.memories.supersede(first.id, "use sessions", "can be ended")
+        kept = await here.memories.supersede(first.id, "use sessions", reasoning="can be ended")
         administer(own_postgres.url, "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
         wait_until(lambda: not administer(own_postgres.url, "SHOW synchronous_standby_names")[0][0])
         administer(replica.url, "ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()")
@@ -538,14 +542,14 @@ async def test_failover_to_lagging_replica_invalidates_caches(own_postgres):
         lost = await here.memories.save_context("nobody else has this")
         await here.memories.link(first.id, lost.id, "refines")
         # This query fills the client's cache of links.
-        assert {kept.id, lost.id} == {one.memory.id for one in await here.memories.connected(first.id)}
+        assert {kept.id, lost.id} == {one.memory.id for one in await here.memories.traverse(first.id, max_depth=1)}
         own_postgres.stop("immediate")
         replica.promote()
         async with opened(replica.url) as there:
             # Make as many changes as were lost. Then the change numbers are equal, although the contents differ.
             new = await there.memories.save_context("after it")
             await there.memories.link(first.id, new.id, "refines")
-            assert {kept.id, new.id} == {one.memory.id for one in await here.memories.connected(first.id)}
+            assert {kept.id, new.id} == {one.memory.id for one in await here.memories.traverse(first.id, max_depth=1)}
             assert (await there.check()).ok
         await here.close()
 

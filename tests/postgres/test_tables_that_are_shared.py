@@ -31,24 +31,28 @@ def opened(url, **options):
 async def used(url, namespace="default"):
     """Use all features of a session in one namespace, and return the number of its memories."""
     async with opened(url, namespace=namespace, conversation="talk") as session:
-        one = await session.memories.save_decision("auth", f"use tokens in {namespace}", "stateless", evidence=["said"])
-        two = await session.memories.save_decision("auth", "use sessions of 2-1", "y", supersedes=one.id)
+        one = await session.memories.save_decision(
+            f"use tokens in {namespace}", topic="auth", reasoning="stateless", evidence=["said"]
+        )
+        two = await session.memories.save_decision(
+            "use sessions of 2-1", topic="auth", reasoning="y", supersedes=one.id
+        )
         await session.memories.set_outcome(two.id, "FAILED", reason="it was slow")
         link = await session.memories.link(two.id, one.id, "refines")
         await session.memories.unlink(link.id)
         await session.memories.correct(one.id, "use JWT")
         await session.observe(f'<ref id="plan">shields first in {namespace}</ref>')
-        kept = await session.memories.save_decision("auth", "keep the plan", "y", evidence=["ref:plan"])
+        kept = await session.memories.save_decision("keep the plan", topic="auth", reasoning="y", evidence=["ref:plan"])
         assert kept.id in {hit.memory.id for hit in await session.memories.search("keep the plan")}
         assert await session.memories.traverse(two.id)
-        assert await session.memories.by_topic("auth")
+        assert await session.memories.history(topic="auth")
         await session.memories.load_context(one.id)
         await session.recall("which tokens?")
         await session.memories.delete(one.id)
         said = await session.memories.save_context("said in passing")
-        await session.memories.forget(ids=[said.id])
-        assert (await session.check()).ok
-        await session.maintain()
+        await session.memories.forget(memories=[said.id])
+        assert (await admin.check(session)).ok
+        await admin.maintain(session)
         async with session.fork("branch") as fork:
             await fork.observe('<ref id="own">mine</ref>')
     async with opened(url, namespace=namespace, conversation="talk") as session:

@@ -74,12 +74,14 @@ async def delete_conversation(url):
 
 async def expire_conversations(url):
     async with open_backend(url) as home:
-        await home.expire("raids", (await home.conversations("raids"))[0].used_at.replace(year=2100))
+        await home.expire("raids", (await home.conversations("raids"))[0].last_used_at.replace(year=2100))
 
 
 async def forget(url):
     async with opened(url, "raids") as session:
-        await session.memories.save_decision("x", "shields first", "y", evidence=["ref:own", "ref:both"])
+        await session.memories.save_decision(
+            "shields first", topic="x", reasoning="y", evidence=["ref:own", "ref:both"]
+        )
         await session.memories.forget(about="x")
 
 
@@ -174,7 +176,7 @@ async def test_rows_are_written_when_those_of_another_namespace_are_denied(own_d
 
         assert 1 == len(administer(own_database, written))
         async with open_backend(url) as home:
-            await home.expire("trade", (await home.conversations("trade"))[0].used_at)
+            await home.expire("trade", (await home.conversations("trade"))[0].last_used_at)
         administer(own_database, "DROP POLICY later ON mama_structs.rows")
         await allowed.close()
         await denied.close()
@@ -196,7 +198,9 @@ async def test_reads_grant_of_the_guide_shows_memories_and_no_refs(own_database)
     """With the block for *reads* a role finds memories and evidence of another namespace, but cannot write there."""
     async with opened(own_database, "shared") as session:
         session.refs.put("secret", "a ref of the shared namespace")
-        kept = await session.memories.save_decision("auth", "use tokens", "stateless", evidence=["ref:secret"])
+        kept = await session.memories.save_decision(
+            "use tokens", topic="auth", reasoning="stateless", evidence=["ref:secret"]
+        )
     with team(own_database, "raids") as url:
         role = url.partition("://")[2].partition("@")[0]
         # Run both scripts again, as an administrator does after an update of the package.
@@ -292,7 +296,7 @@ async def test_migration_gives_every_shared_row_a_namespace(earlier_database):
     with pytest.raises(Exception, match="have_namespace"):
         administer(earlier_database, "INSERT INTO mama_structs.rows VALUES ('', 'texts/a', '')")
     async with opened(earlier_database, "raids") as session:
-        assert [] == [*(await session.check()).findings]
+        assert [] == [*(await admin.check(session)).findings]
 
 
 async def test_migrated_namespaces_do_not_depend_on_each_other(earlier_database):

@@ -221,7 +221,7 @@ async def test_acknowledged_saves_survive_server_kill_when_synchronous_commit_is
         await session.records.put(("raid",), "plan", {"step": 1})
         own_postgres.stop("immediate")
         own_postgres.start()
-        assert set(saved) <= {memory.id for memory in await session.memories.recent(limit=20)}
+        assert set(saved) <= {memory.id for memory in await session.memories.list(limit=20)}
         assert {"step": 1} == (await session.records.get(("raid",), "plan")).value
     async with Session.open(own_postgres.url, conversation="talk", embedder=SMALL) as session:
         assert "shields first" == session.refs.get("ref:plan").text
@@ -232,7 +232,7 @@ async def test_check_reports_settings_of_the_server_that_lose_data(own_postgres)
 
     async def found():
         async with Session.open(own_postgres.url, embedder=SMALL) as session:
-            report = await session.check()
+            report = await admin.check(session)
         return report.ok, [(one.severity, one.message.split(":")[0]) for one in report.findings if one.kind == "server"]
 
     assert (True, []) == await found()

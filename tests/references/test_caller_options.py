@@ -63,7 +63,7 @@ class TestFields:
         section = (await asked(resolver, fields="brief"))["references"]
 
         for entry in section.values():
-            brief = STRUCTS_SCHEME.brief_of(entry["reference_type"])
+            brief = STRUCTS_SCHEME.brief_fields(entry["reference_type"])
             assert brief
             assert entry.keys() <= {"reference_type", "id", *brief}
 
@@ -209,7 +209,7 @@ class TestSilence:
         assert ({}, {"types": 3}) == (by_type["references"], by_type["references_meta"]["filtered"])
         assert {"primary": 2} == (await asked(resolver, planets))["references_meta"]["filtered"]
         assert {"hints": 1} == (await asked(resolver, {"guildId": "2-1"}))["references_meta"]["filtered"]
-        assert {"types": 3} == References.of(by_type).filtered
+        assert {"types": 3} == References.from_result(by_type).filtered
 
     @given(options=reference_options(max_bytes=st.integers(0, 900)))
     async def test_meta_counts_are_consistent(self, options):
@@ -237,7 +237,7 @@ class TestSilence:
         assert (100, 100) == (few["omitted"], many["omitted"])
         assert 20 == len(few["omitted_ids"]) < len(many["omitted_ids"])
         assert len(json.dumps(many["omitted_ids"], separators=(",", ":"))) <= 400
-        assert "100 omitted" in repr(References.of({"references": {}, "references_meta": few}))
+        assert "100 omitted" in repr(References.from_result({"references": {}, "references_meta": few}))
 
     @pytest.mark.parametrize("sources", [[], [Source(JIRA, fetch=lambda key: {"id": key})]])
     async def test_enrich_notes_ids_without_source_and_logs_once(self, sources, caplog):

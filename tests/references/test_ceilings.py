@@ -56,7 +56,7 @@ class TestCeilings:
         """The fake node counts the requests."""
         async with FakeNode.world(seed=1, players=120) as node:
             options = ReferenceOptions(max_references=20)
-            async with Session.open(structs=node.url, references=options) as session:
+            async with Session.open(structs=node.url, reference_options=options) as session:
                 result = await session.call(
                     "structs_list_structs",
                     {
@@ -197,10 +197,10 @@ class TestSharing:
     async def test_session_reference_options_are_defaults_of_predefined_tools(self):
         async with FakeNode.world(seed=1, players=12) as node:
             options = ReferenceOptions(include_references="primary", max_references=1)
-            async with Session.open(structs=node.url, references=options) as session:
+            async with Session.open(structs=node.url, reference_options=options) as session:
                 result = await session.call("structs_query_player", {"player_id": "1-1"})
 
-                assert options is session.references
+                assert options is session.reference_options
                 assert 1 == len(result["references"])
 
     async def test_session_reference_options_add_no_references_by_default(self):
@@ -208,13 +208,13 @@ class TestSharing:
         options = ReferenceOptions(max_references=2)
         async with (
             FakeNode.world(seed=1, players=12) as node,
-            Session.open(structs=node.url, references=options) as session,
+            Session.open(structs=node.url, reference_options=options) as session,
         ):
             assert "references" not in await session.call("structs_query_player", {"player_id": "1-1"})
 
     async def test_session_decorator_and_bare_decorator_use_session_options(self):
         source = FakeSource({})
-        async with Session.open(sources=[source], references=ReferenceOptions(max_references=2)) as session:
+        async with Session.open(sources=[source], reference_options=ReferenceOptions(max_references=2)) as session:
 
             @session.with_references
             async def bound() -> dict[str, Any]:
@@ -241,7 +241,9 @@ class TestSharing:
         async with FakeNode.world(seed=1, players=12) as node:
             shared = Resolver([StructsSource(node.url)])
             async with Session.open(resolver=shared) as one, Session.open(resolver=shared) as other:
-                saved = await one.memories.save_decision("defence", "shield first", reasoning="raids", confidence=0.9)
+                saved = await one.memories.save_decision(
+                    "shield first", topic="defence", reasoning="raids", confidence=0.9
+                )
                 await one.call("structs_query_player", {"player_id": "1-1", "include_references": True})
                 before = len(node.requests)
                 again = await other.call("structs_query_player", {"player_id": "1-1", "include_references": True})
@@ -320,7 +322,7 @@ class TestWhatIsShown:
         }
         for tool in tools.values():
             given = dict.fromkeys(ALL_PARAMETERS[2:], 1) | {"include_references": True, "reference_types": ["player"]}
-            assert given == tool.signature.check(given, tool=tool.name)
+            assert given == tool._signature.check(given, tool=tool.name)
 
     async def test_bare_tool_schema_depends_on_session(self):
         @with_references

@@ -85,7 +85,7 @@ async def test_max_bytes_includes_decisions():
         options = ReferenceOptions(include_memories=True, max_bytes=300)
         result = await one.enrich(PAYLOAD, options)
 
-    assert ("0-1",) == References.of(result).omitted
+    assert ("0-1",) == References.from_result(result).omitted
     assert ["1-11"] == list(result["references"])
 
 
@@ -117,7 +117,7 @@ async def test_failed_reference_with_decisions_is_still_failed():
     async with Resolver([FakeSource({})], recall=Recall()) as one:
         result = await one.enrich({"guildId": "0-1"}, ReferenceOptions(include_memories=True))
 
-    assert {"0-1": "Entity not found"} == References.of(result).failed
+    assert {"0-1": "Entity not found"} == References.from_result(result).failed
     assert ABOUT["0-1"] == result["references"]["0-1"]["remembered"]
 
 

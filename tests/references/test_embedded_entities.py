@@ -79,7 +79,7 @@ async def test_complete_entity_is_never_fetched(make_resolver, one, other, wraps
 def test_entity_without_a_brief_field_is_a_reference(one, wraps, data):
     entity_id, entity = one
     kind = STRUCTS_SCHEME.match(entity_id)
-    missing = data.draw(st.sampled_from(STRUCTS_SCHEME.brief_of(kind)))
+    missing = data.draw(st.sampled_from(STRUCTS_SCHEME.brief_fields(kind)))
     record = entity.get("attributes") or next((v for v in entity.values() if isinstance(v, dict) and "id" in v), entity)
     poorer = {name: value for name, value in record.items() if name != missing}
     scan = DETECTOR.scan(put({"id": entity_id, "attributes": poorer} if "attributes" in entity else poorer, wraps))
@@ -145,7 +145,7 @@ def test_incomplete_nested_entity_is_reference_of_its_parent_field():
     )
 
     assert [("1-11", "owner", True), ("0-1", "guildId", True), ("5-1", "land", False)] == [
-        (found.id, found.field, found.primary) for found in scan.matches
+        (found.id, found.field, found.is_primary) for found in scan.matches
     ]
     assert ["1-1"] == [found.id for found in scan.lookalikes]
 

@@ -482,16 +482,16 @@ def test_query_in_another_loop_raises_wrong_loop():
     source = FakeSource(FLEETS)
     resolver = Resolver([source], settings=ReferenceSettings())
 
-    assert FLEETS["5-1"] == asyncio.run(resolver.query("5-1"))
+    assert FLEETS["5-1"] == asyncio.run(resolver.fetch("5-1"))
     with pytest.raises(WrongLoop, match="another event loop"):
-        asyncio.run(resolver.query("5-1"))
+        asyncio.run(resolver.fetch("5-1"))
 
 
 class TestClosing:
     async def test_cancelled_close_still_completes(self):
         source = FakeSource(behaviours={"5-1": never})
         resolver = Resolver([source])
-        caller = asyncio.create_task(resolver.query("5-1"))
+        caller = asyncio.create_task(resolver.fetch("5-1"))
         await asyncio.sleep(0.01)
         closing = asyncio.create_task(resolver.close())
         await asyncio.sleep(0)
@@ -552,13 +552,13 @@ def test_close_in_another_loop_raises_wrong_loop_without_effect():
     resolver = Resolver([source])
 
     async def use():
-        await resolver.query("5-1")
+        await resolver.fetch("5-1")
 
     with asyncio.Runner() as runner:
         runner.run(use())
         with pytest.raises(WrongLoop):
             asyncio.run(resolver.close())
-        runner.run(resolver.query("5-2"))
+        runner.run(resolver.fetch("5-2"))
         runner.run(resolver.close())
 
     assert source.closed
@@ -567,7 +567,7 @@ def test_close_in_another_loop_raises_wrong_loop_without_effect():
 def test_invalidate_in_another_thread_raises_wrong_loop():
     async def use():
         async with Resolver([FakeSource(FLEETS)]) as resolver:
-            await resolver.query("5-1")
+            await resolver.fetch("5-1")
             with pytest.raises(WrongLoop, match="another thread"):
                 await asyncio.to_thread(resolver.invalidate)
             return resolver.invalidate()

@@ -24,7 +24,7 @@ def test_defaults_match_design():
         options.max_references,
         options.max_references_per_entity,
     )
-    assert options.wanted
+    assert options._wanted
     assert (False, "indicate", None, 5.0) == (options.metadata, options.on_error, options.max_bytes, options.deadline)
 
 
@@ -95,8 +95,8 @@ def test_types_from_set_have_the_same_order_in_every_process():
 def test_scope_of_list_is_primary_unless_all_is_requested(asked, on_query, on_list):
     options = ReferenceOptions(include_references=asked)
 
-    assert on_query == options.scope(is_list=False)
-    assert on_list == options.scope(is_list=True)
+    assert on_query == options._scope(is_list=False)
+    assert on_list == options._scope(is_list=True)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_scope_of_list_is_primary_unless_all_is_requested(asked, on_query, on_li
     ],
 )
 def test_wanted_is_false_at_depth_zero_or_without_references(options, wanted):
-    assert wanted is ReferenceOptions(**options).wanted
+    assert wanted is ReferenceOptions(**options)._wanted
 
 
 @given(

@@ -587,24 +587,24 @@ async def test_stats_count_queries_hits_failures_and_savings(make_resolver):
 async def test_closed_resolver_raises_session_closed(source):
     resolver = Resolver([source])
     async with resolver:
-        await resolver.query("0-1")
+        await resolver.fetch("0-1")
     await resolver.close()
 
     assert source.closed
     assert "closed" in repr(resolver)
     with pytest.raises(SessionClosed):
-        await resolver.query("0-1")
+        await resolver.fetch("0-1")
 
 
 async def test_references_of_reads_any_result(resolver):
     enriched = await resolver.enrich(PLAYER, ReferenceOptions(max_references=2))
 
-    references = References.of(enriched)
+    references = References.from_result(enriched)
     assert enriched["references"] == references
     assert ("9-11",) == references.omitted
     assert "<References: 2 resolved, 1 omitted>" == repr(references)
-    assert {} == References.of({"references": [1]})
-    assert {} == References.of(None)
+    assert {} == References.from_result({"references": [1]})
+    assert {} == References.from_result(None)
 
 
 @pytest.mark.parametrize("sources", [[object()], ["http://localhost"], [None]])

@@ -42,7 +42,7 @@ def test_field_rules_apply_per_scheme():
     scan = IdDetector([STRUCTS_SCHEME, issue_scheme()]).scan(payload)
 
     assert [("1-11", "player"), ("ABC-2", "issue"), ("1-12", "player"), ("1-13", "player")] == ids(scan)
-    assert [False] * 4 == [found.primary for found in scan.matches]
+    assert [False] * 4 == [found.is_primary for found in scan.matches]
 
 
 def test_hints_make_ids_of_other_types_look_alikes():
@@ -85,7 +85,7 @@ def test_contains_does_not_change_found_ids():
 def test_every_field_is_primary_without_primary_list():
     scan = IdDetector([issue_scheme(primary=None)]).scan({"anywhere": "ABC-1"})
 
-    assert [True] == [found.primary for found in scan.matches]
+    assert [True] == [found.is_primary for found in scan.matches]
 
 
 def test_type_mapping_uses_first_group_of_pattern():
@@ -141,8 +141,8 @@ def test_id_scheme_rejects_invalid_arguments(changes, word):
 def test_brief_of_returns_deduplicated_fields_in_order():
     scheme = issue_scheme(brief={"issue": ["title", "state", "title"], "bug": ()})
 
-    assert ("title", "state") == scheme.brief_of("issue")
-    assert () == scheme.brief_of("bug") == scheme.brief_of("epic")
+    assert ("title", "state") == scheme.brief_fields("issue")
+    assert () == scheme.brief_fields("bug") == scheme.brief_fields("epic")
 
 
 def test_source_requires_a_fetch_function():

@@ -240,7 +240,7 @@ SECTION = {
 
 
 def test_references_view_has_entries_types_failures_and_omissions():
-    view = References.of({"id": "2-1", "references": SECTION, "references_meta": {"omitted_ids": ["0-1", "0-2"]}})
+    view = References.from_result({"id": "2-1", "references": SECTION, "references_meta": {"omitted_ids": ["0-1", "0-2"]}})
 
     assert SECTION == view
     assert (3, ["1-1", "1-2", "9-1"]) == (len(view), list(view))
@@ -258,7 +258,7 @@ def test_references_view_has_entries_types_failures_and_omissions():
 def test_references_view_accepts_entity_id_keys():
     from mama_structs import EntityId  # noqa: PLC0415 - imported as in user code
 
-    view = References.of({"references": SECTION})
+    view = References.from_result({"references": SECTION})
 
     assert SECTION["1-1"] is view[EntityId.parse("1-1")]
     assert "1-1" in view
@@ -271,7 +271,7 @@ def test_references_view_accepts_entity_id_keys():
     "result", [None, 5, "text", [], {}, {"references": "my own"}, {"references": {"1-1": "x"}}, {"references": {}}]
 )
 def test_references_view_of_other_results_is_empty(result):
-    view = References.of(result)
+    view = References.from_result(result)
 
     assert ({}, {}, (), {}) == (view, view.meta, view.omitted, view.failed)
     assert "<References: 0 resolved>" == repr(view)
@@ -283,12 +283,12 @@ def test_references_view_reads_models_and_ignores_invalid_meta():
         references: dict
         references_meta: object = None
 
-    assert SECTION == References.of(Result(SECTION))
-    assert () == References.of(Result(SECTION, "text")).omitted
+    assert SECTION == References.from_result(Result(SECTION))
+    assert () == References.from_result(Result(SECTION, "text")).omitted
 
 
 def test_references_views_compare_by_entries_and_are_unhashable():
-    view = References.of({"references": SECTION})
+    view = References.from_result({"references": SECTION})
 
     assert view == References(dict(SECTION), {"omitted_ids": []})
     assert view != References({})

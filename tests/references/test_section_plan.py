@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mama_structs.references.matches import FieldRule, Found
+from mama_structs.references.matches import FieldRule, IdMatch
 from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.section import PER_ENTITY_LIMIT, TOTAL_LIMIT, select_references
 
@@ -12,7 +12,7 @@ TYPES = {"0": "guild", "1": "player", "2": "planet"}
 
 def found(entity_id, *, row=None, primary=True):
     rule = FieldRule(type=TYPES[entity_id[0]], field="x", primary=primary)
-    return Found((entity_id, rule, row, None, "x"))
+    return IdMatch((entity_id, rule, row, None, "x"))
 
 
 @st.composite

@@ -107,12 +107,12 @@ def test_forms_are_tried_from_longest_to_shortest():
 def test_answer_and_references_share_unused_budget(entries, rows):
     """References have half of the budget. Each part may use what the other leaves."""
     store = RefStore()
-    store.own_share = lambda answer: ReferenceBudget.from_answer(answer, brief_of)
+    store._own_share = lambda answer: ReferenceBudget.from_answer(answer, brief_of)
     answer, budget = answer_of(entries, 0, rows=rows), Budget(4_000)
-    shown = store.within(answer, budget)
+    shown = store._within(answer, budget)
 
     assert budget.fits(to_json_text(shown))
-    assert len(References.of(shown)) == len(entries)
+    assert len(References.from_result(shown)) == len(entries)
     if len(shown["rows"]) < rows:
         # No further row would fit: a row takes 61 characters, and each of the two handles takes at most 8.
         assert len(to_json_text(shown)) > 4_000 - 61 - 2 * len("fd:10000")
@@ -121,7 +121,7 @@ def test_answer_and_references_share_unused_budget(entries, rows):
 
 def test_line_is_parsed_as_entry():
     section = {"2-1": "planet azure, owner 1-1", "9-9": "fleet failed: Entity not found"}
-    references = References.of({"references": section, "references_meta": {"shortened": {"of": 2}}})
+    references = References.from_result({"references": section, "references_meta": {"shortened": {"of": 2}}})
 
     assert {"reference_type": "planet", "id": "2-1", "line": "planet azure, owner 1-1"} == references["2-1"]
     assert ["2-1"] == list(references.by_type("planet"))

@@ -5,6 +5,7 @@ import pytest
 from mama_structs import (
     DescriptorSettings,
     Exposure,
+    Filter,
     HashEmbedder,
     ReferenceOptions,
     Session,
@@ -64,14 +65,14 @@ async def test_memory_id_in_text_is_a_mention(session):
     saved = await session.memories.save_decision(**DECISION)
     naming = await session.memories.save_insight(f"see {saved.id}: it was wrong")
 
-    assert [naming.id] == [memory.id for memory in await session.memories.about(saved.id)]
+    assert [naming.id] == [memory.id for memory in await session.memories.list(predicate=Filter(mentions=saved.id))]
 
 
 # Decisions about entities
 
 
 async def test_references_contain_three_newest_decisions_about_entity(session):
-    ids = [(await session.memories.save_decision("t", f"plan {n} for 2-1", "why")).id for n in range(4)]
+    ids = [(await session.memories.save_decision(f"plan {n} for 2-1", topic="t", reasoning="why")).id for n in range(4)]
     await session.memories.save_insight("2-1 is cold")
     await session.memories.set_outcome(ids[3], "SUCCESS")
     result = await session.resolver.enrich({"planetId": "2-1"}, ReferenceOptions(include_memories=True))
@@ -93,7 +94,7 @@ async def test_evidence_outlives_its_conversation(tmp_path):
         text = session.refs.get("ref:plan").text
         session.refs.delete("ref:plan")
     async with Session.open(tmp_path, embedder=HashEmbedder(), conversation="two") as session:
-        evidence = await session.memories.evidence_of(saved.id)
+        evidence = await session.memories.evidence(saved.id)
 
     assert [("ref:plan@1", text), ("https://example.org/#x", None)] == [(one.source, one.text) for one in evidence]
 
@@ -243,13 +244,13 @@ async def test_session_without_memory_tools_has_working_memories():
 
 
 async def test_session_and_fork_use_given_exposure():
-    async with Session.open(embedder=HashEmbedder(), exposure=Exposure(cues=())) as session:
+    async with Session.open(embedder=HashEmbedder(), tool_selector=Exposure(cues=())) as session:
         fork = session.fork()
         for one in (session, fork):
             assert set(one.tools) == {tool.name for tool in one.tools_for("continue from yesterday")}
         await fork.close()
     with pytest.raises(InvalidArgument, match="exposure must be an Exposure"):
-        Session.open(exposure="words")
+        Session.open(tool_selector="words")
 
 
 async def test_deprecated_tools_are_hidden_but_callable(session):

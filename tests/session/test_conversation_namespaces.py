@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from killing_helpers import killed_commands
 
-from mama_structs import Session
+from mama_structs import Session, admin
 from mama_structs.cli.main import main
 from mama_structs.errors import HandleNotFound, InvalidArgument, StoreBusy
 from mama_structs.refs.conversations import conversation_log as log
@@ -49,7 +49,7 @@ def child(code, *arguments):
 async def texts(place, namespace="default", conversation="c"):
     """Return the texts of a conversation by handle."""
     async with opened(place, namespace, conversation) as session:
-        assert (await session.check()).ok
+        assert (await admin.check(session)).ok
         return {handle: session.refs.get(handle).text for handle in session.refs}
 
 
@@ -401,5 +401,5 @@ async def test_killed_assign_is_atomic(place):
 async def test_backup_contains_conversations_of_all_namespaces(place):
     async with opened(place, "bob") as session:
         await session.observe('<ref id="a">1</ref>')
-        copy = await session.backup(place.parent / "copy")
+        copy = await admin.backup(session, place.parent / "copy")
     assert ({"ref:a@1": "1"}, {}) == (await texts(copy, "bob"), await texts(copy))

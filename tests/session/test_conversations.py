@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from killing_helpers import killed_commands
 from postgres_helpers import database, postgres, prepared
 
-from mama_structs import DescriptorSettings, HashEmbedder, RefStore, Session, Settings
+from mama_structs import DescriptorSettings, HashEmbedder, RefStore, Session, Settings, admin
 from mama_structs.cli.main import main
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreDamaged
 from mama_structs.refs.conversations.conversation_log import parse_conversation_part
@@ -64,7 +64,7 @@ def living(days):
 async def held(place, name="c", **options):
     """Return the texts of a conversation by handle."""
     async with opened(place, name, **options) as session:
-        assert (await session.check()).ok
+        assert (await admin.check(session)).ok
         return {handle: session.refs.get(handle).text for handle in session.refs}
 
 
@@ -106,8 +106,8 @@ async def test_conversations_lists_names_times_handles_and_sizes(place, clock):
 
     assert ["new", "old"] == [one.name for one in found]
     new, old = found
-    assert (1, 1, True, clock[0]) == (new.handles, new.bytes, new.is_open, new.created_at)
-    assert (2, 1, False, begun, begun) == (old.handles, old.bytes, old.is_open, old.created_at, old.used_at)
+    assert (1, 1, True, clock[0]) == (new.handle_count, new.bytes, new.is_open, new.created_at)
+    assert (2, 1, False, begun, begun) == (old.handle_count, old.bytes, old.is_open, old.created_at, old.last_used_at)
     assert "<ConversationInfo 'old': 2 handles, 1 bytes, used 2026-01-01 00:00 UTC>" in repr(found)
     assert "open>" in repr(new)
     assert "old" in found
@@ -121,10 +121,10 @@ async def test_opening_a_conversation_updates_used_at(place, clock):
     clock[0] += DAY
     async with opened(place):
         (one,) = await Session.conversations(place)
-        assert clock[0] == one.used_at
+        assert clock[0] == one.last_used_at
         clock[0] += DAY
     (one,) = await Session.conversations(place)
-    assert clock[0] == one.used_at == one.created_at + 2 * DAY
+    assert clock[0] == one.last_used_at == one.created_at + 2 * DAY
 
 
 async def test_conversations_lists_and_deletes_only_its_namespace(place):
@@ -183,7 +183,7 @@ async def test_delete_removes_conversation_and_its_texts(place):
         for text in ("secret", "shared", "evidence"):
             session.refs.add(text)
         other.refs.add("shared")
-        kept = await session.memories.save_decision("a", "b", "c", evidence=["fd:3"])
+        kept = await session.memories.save_decision("b", topic="a", reasoning="c", evidence=["fd:3"])
     conversations = await Session.conversations(place)
     await conversations.delete("c")
 
@@ -260,7 +260,7 @@ def test_forks_keep_texts_when_ancestors_are_deleted(steps, order, kept):
             usages = {one.conversation: one.refs.usage for one in open_ones}
             for one in open_ones[1:]:
                 await one.close()
-        listed = {one.name: (one.handles, one.bytes) for one in await Session.conversations(place)}
+        listed = {one.name: (one.handle_count, one.bytes) for one in await Session.conversations(place)}
         assert listed == {name: (usages[name].handles, usages[name].bytes) for name in listed}
         assert {name for name, texts in expected.items() if texts} <= set(listed)
         for number in order[:kept]:
@@ -354,7 +354,7 @@ async def test_open_conversations_and_other_namespaces_do_not_expire(place, cloc
         clock[0] += 100 * DAY
         async with opened(place, "mine", settings=living(1)) as session:
             assert {"mine", "busy"} == await names(place)
-            await session.maintain()
+            await admin.maintain(session)
             assert {"mine", "busy"} == await names(place)
     assert {"c"} == await names(place, namespace="bob")
 
@@ -365,7 +365,7 @@ async def test_maintain_deletes_expired_conversations(place, clock):
     async with opened(place, "long", settings=living(1)) as session:
         assert {"c"} == await names(place)
         clock[0] += 2 * DAY
-        await session.maintain()
+        await admin.maintain(session)
         assert set() == await names(place)
 
 
@@ -426,10 +426,10 @@ async def test_refs_of_closed_session_raise_session_closed(place, kept):
         await session.observe('<ref id="a">1</ref>')
         refs, ref = session.refs, session.refs.get("a")
     calls = [
-        lambda: refs.get("a"), lambda: refs.read("ref:a"), refs.list, refs.descriptors,
+        lambda: refs.get("a"), lambda: refs.read("ref:a"), refs.list, refs.list_descriptors,
         lambda: refs.versions("a"), lambda: list(refs), lambda: len(refs), lambda: "a" in refs, lambda: refs.add("x"),
-        lambda: refs.ingest("x"), lambda: refs.wrap("x"), lambda: refs.delete("ref:a"), refs.fork,
-        lambda: refs.prompt(handles=True),
+        lambda: refs.observe("x"), lambda: refs.wrap("x"), lambda: refs.delete("ref:a"), refs.fork,
+        lambda: refs.system_prompt(handles=True),
     ]  # fmt: skip
     for call in calls:
         with pytest.raises(SessionClosed, match="closed"):

@@ -12,7 +12,7 @@ from memory_helpers import plain_link, plain_memory
 
 from mama_structs import HashEmbedder, Hit, Outcome, Session
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.types.engine import Filter
+from mama_structs.memory.types.engine import EngineFilter
 from mama_structs.memory.types.model import MemoryType
 from mama_structs.memory.upkeep.namespace_services import NamespaceServices
 from mama_structs.refs.conversations.recall_log import RecallLog
@@ -29,7 +29,9 @@ async def session():
 
 @pytest.fixture
 async def login(session):
-    return await session.memories.save_decision("auth", "Use server sessions for login", "tokens cannot be revoked")
+    return await session.memories.save_decision(
+        "Use server sessions for login", topic="auth", reasoning="tokens cannot be revoked"
+    )
 
 
 # Content
@@ -65,7 +67,7 @@ async def test_recall_uses_last_user_message(session, login):
 async def test_recall_contains_checkpoint_when_work_continues(session, message):
     """Recall also contains the memories that carry out the checkpoint."""
     await session.memories.save_checkpoint("The parser reads headers", next_steps=["read bodies"])
-    decision = await session.memories.save_decision("parser", "Write it by hand", "no generator fits")
+    decision = await session.memories.save_decision("Write it by hand", topic="parser", reasoning="no generator fits")
     newest = await session.memories.save_checkpoint(
         "The parser reads bodies", next_steps=["write tests"], open_files=["parser.py"], implements=[decision.id]
     )
@@ -81,7 +83,7 @@ async def test_recall_contains_checkpoint_when_work_continues(session, message):
 async def test_recall_omits_memories_that_are_no_longer_valid(session, login):
     """Covers checkpoints, memories that carry them out, and contradictory memories."""
     ended = {"valid_until": datetime(2026, 1, 2, tzinfo=UTC), "created_at": datetime(2026, 1, 1, tzinfo=UTC)}
-    other = await session.memories.save_decision("auth", "Keep no sessions at all", "we scale", **ended)
+    other = await session.memories.save_decision("Keep no sessions at all", topic="auth", reasoning="we scale", **ended)
     await session.memories.link(other.id, login.id, "contradicts")
     newest = await session.memories.save_checkpoint("The server reads cookies", implements=[other.id])
     await session.memories.save_checkpoint("The server bakes cookies", valid_until=ended["valid_until"])
@@ -102,7 +104,9 @@ async def test_recall_omits_checkpoint_for_other_messages(session):
 async def test_recall_contains_failed_decision_with_reason_once(session, login):
     """The search may have found the decision or its reason. The text also names the successor."""
     await session.memories.set_outcome(login.id, "FAILED", reason="the server sessions were lost at each restart")
-    instead = await session.memories.supersede(login.id, "Keep login sessions in the database", "it outlives restarts")
+    instead = await session.memories.supersede(
+        login.id, "Keep login sessions in the database", reasoning="it outlives restarts"
+    )
 
     recalled = await session.recall("Why were login sessions on the server lost at each restart?")
 
@@ -116,7 +120,7 @@ async def test_recall_contains_failed_decision_with_reason_once(session, login):
 async def test_recall_contains_failed_predecessor_of_current_decision(session, login):
     """Only the successor is relevant to the message."""
     await session.memories.set_outcome(login.id, "FAILED", reason="they were lost")
-    await session.memories.supersede(login.id, "Passkeys open the front door", "no state at all")
+    await session.memories.supersede(login.id, "Passkeys open the front door", reasoning="no state at all")
 
     recalled = await session.recall("What opens the front door?")
 
@@ -129,7 +133,9 @@ async def test_recall_contains_failed_predecessor_of_current_decision(session, l
 async def test_recall_omits_superseded_decision(session, login):
     """If the predecessor was recalled before, its successor names it."""
     await session.recall(LOGIN)
-    instead = await session.memories.supersede(login.id, "Use login sessions in the database", "servers restart")
+    instead = await session.memories.supersede(
+        login.id, "Use login sessions in the database", reasoning="servers restart"
+    )
 
     recalled = await session.recall(LOGIN)
 
@@ -141,9 +147,9 @@ async def test_recall_omits_superseded_decision(session, login):
 async def test_recall_reports_conflict_of_linked_memories(session, login):
     """A conflict is reported only if both memories are current."""
     other = await session.memories.save_decision(
-        "signing in",
         "No state is kept anywhere",
-        "we scale",
+        topic="signing in",
+        reasoning="we scale",
         links=[{"to_id": login.id, "relationship": "Contradicts", "reason": "a session is state"}],
     )
 
@@ -154,16 +160,20 @@ async def test_recall_reports_conflict_of_linked_memories(session, login):
     assert "Against each other, so ask which one holds:" in recalled.text
     assert "No state is kept anywhere" in recalled.text
 
-    await session.memories.supersede(other.id, "State is kept on the server", "we do not scale")
+    await session.memories.supersede(other.id, "State is kept on the server", reasoning="we do not scale")
 
-    assert () == (await session.recall(LOGIN, again=True)).conflicts
+    assert () == (await session.recall(LOGIN, repeat=True)).conflicts
 
 
 async def test_recall_reports_conflict_of_contradictory_texts_on_one_topic(session):
     """Each pair is reported once."""
-    older = await session.memories.save_decision("auth", "Use JWT for login", "stateless", origin="outside")
-    newer = await session.memories.save_decision("auth", "Do not use JWT for login", "it cannot be revoked")
-    await session.memories.save_decision("signing", "Use JWT for login", "stateless")
+    older = await session.memories.save_decision(
+        "Use JWT for login", topic="auth", reasoning="stateless", origin="outside"
+    )
+    newer = await session.memories.save_decision(
+        "Do not use JWT for login", topic="auth", reasoning="it cannot be revoked"
+    )
+    await session.memories.save_decision("Use JWT for login", topic="signing", reasoning="stateless")
 
     recalled = await session.recall("Do we use JWT for login?")
 
@@ -172,9 +182,9 @@ async def test_recall_reports_conflict_of_contradictory_texts_on_one_topic(sessi
     assert f"[{newer.id}] against" in line
     assert f'"Use JWT for login" from outside, unchecked [{older.id}]' in line
     await session.memories.link(newer.id, older.id, "contradicts", reason="one or the other")
-    assert ["one or the other"] == [one.reason for one in (await session.recall("JWT login?", again=True)).conflicts]
+    assert ["one or the other"] == [one.reason for one in (await session.recall("JWT login?", repeat=True)).conflicts]
     await session.memories.set_outcome(older.id, "FAILED", reason="tokens leaked")
-    assert () == (await session.recall("Do we use JWT for login?", again=True)).conflicts
+    assert () == (await session.recall("Do we use JWT for login?", repeat=True)).conflicts
 
 
 async def test_recall_replaces_lone_surrogate_in_message(session, login):
@@ -207,12 +217,14 @@ async def test_fact_is_recalled_once_per_conversation_until_it_changes(session, 
 
     assert "PARTIAL" in (await session.recall(LOGIN)).text
     assert not await session.recall(LOGIN)
-    assert await session.recall(LOGIN, again=True)
+    assert await session.recall(LOGIN, repeat=True)
 
 
 async def test_recall_log_is_known_after_reopening_and_to_forks(tmp_path):
     async with Session.open(tmp_path, conversation="one", embedder=HashEmbedder()) as session:
-        await session.memories.save_decision("auth", "Use server sessions for login", "tokens cannot be revoked")
+        await session.memories.save_decision(
+            "Use server sessions for login", topic="auth", reasoning="tokens cannot be revoked"
+        )
         before = session.fork("before")
         assert await session.recall(LOGIN)
         fork = session.fork("fork")
@@ -223,7 +235,7 @@ async def test_recall_log_is_known_after_reopening_and_to_forks(tmp_path):
     for name in ("one", "fork", "before"):
         async with Session.open(tmp_path, conversation=name) as session:
             assert not await session.recall(LOGIN), name
-            assert session.is_recalled("Use server sessions for login.")
+            assert session.was_recalled("Use server sessions for login.")
     async with Session.open(tmp_path, conversation="other") as session:
         assert await session.recall(LOGIN)
 
@@ -233,7 +245,9 @@ async def test_recall_log_is_known_after_reopening_and_to_forks(tmp_path):
 )
 async def test_recall_log_is_deleted_with_its_conversation(tmp_path):
     async with Session.open(tmp_path, conversation="one", embedder=HashEmbedder()) as session:
-        await session.memories.save_decision("auth", "Use server sessions for login", "tokens cannot be revoked")
+        await session.memories.save_decision(
+            "Use server sessions for login", topic="auth", reasoning="tokens cannot be revoked"
+        )
         await session.recall(LOGIN)
     conversations = await Session.conversations(tmp_path)
     assert ["one"] == [one.name for one in conversations]
@@ -245,7 +259,9 @@ async def test_recall_log_is_deleted_with_its_conversation(tmp_path):
 
 async def test_recall_log_moves_with_its_conversation(tmp_path):
     async with Session.open(tmp_path, namespace="from", conversation="one", embedder=HashEmbedder()) as session:
-        await session.memories.save_decision("auth", "Use server sessions for login", "tokens cannot be revoked")
+        await session.memories.save_decision(
+            "Use server sessions for login", topic="auth", reasoning="tokens cannot be revoked"
+        )
         await session.recall(LOGIN)
     async with Session.open(tmp_path, namespace="to") as session:
         home = session._shared.home
@@ -253,7 +269,7 @@ async def test_recall_log_moves_with_its_conversation(tmp_path):
         await home.assign("one", origin="from", namespace="to")
         after = await home.storage.keys("told/", namespace="to")
     async with Session.open(tmp_path, namespace="to", conversation="one") as session:
-        assert session.is_recalled("Use server sessions for login")
+        assert session.was_recalled("Use server sessions for login")
 
     assert 1 == len(before) == len(after)
     assert before != after
@@ -261,7 +277,9 @@ async def test_recall_log_moves_with_its_conversation(tmp_path):
 
 async def test_fact_with_unreadable_log_row_is_recalled_again(tmp_path):
     async with Session.open(tmp_path, conversation="one", embedder=HashEmbedder()) as session:
-        await session.memories.save_decision("auth", "Use server sessions for login", "tokens cannot be revoked")
+        await session.memories.save_decision(
+            "Use server sessions for login", topic="auth", reasoning="tokens cannot be revoked"
+        )
         await session.recall(LOGIN)
     async with Session.open(tmp_path) as session:
         storage = session._shared.home.storage
@@ -274,7 +292,9 @@ async def test_fact_with_unreadable_log_row_is_recalled_again(tmp_path):
 async def test_recall_log_contains_only_hashes(tmp_path):
     """Texts in these rows could not be erased."""
     async with Session.open(tmp_path, embedder=HashEmbedder()) as session:
-        await session.memories.save_decision("auth", "Use server sessions for login", "tokens cannot be revoked")
+        await session.memories.save_decision(
+            "Use server sessions for login", topic="auth", reasoning="tokens cannot be revoked"
+        )
         await session.recall(LOGIN)
         await session.flush()
         storage = session._shared.home.storage
@@ -308,7 +328,7 @@ async def test_is_recalled_recognizes_recalled_texts(session, login):
 async def test_recall_ignores_recalled_text_in_message(session, login):
     recalled = await session.recall(LOGIN)
 
-    assert not await session.recall(f"{recalled.text}\nHow tall is the Eiffel tower?", again=True)
+    assert not await session.recall(f"{recalled.text}\nHow tall is the Eiffel tower?", repeat=True)
     assert "\nHow?" == remove_recalled(f"{recalled.text}\nHow?")
 
 
@@ -319,7 +339,7 @@ async def test_recalled_hostile_memory_stays_quoted(session):
     told = 0
     for row in ROWS:
         memory = await save(session.memories, row)
-        recalled = await session.recall(row["content"] * row.get("repeat", 1), again=True)
+        recalled = await session.recall(row["content"] * row.get("repeat", 1), repeat=True)
         if recalled:
             check_block(recalled.text)
             told += memory.id in {hit.memory.id for hit in recalled.hits}
@@ -363,7 +383,7 @@ def test_recall_quotes_all_memory_text_within_max_chars(found, checkpoint, reaso
 
     recalled = render_recall(
         RelatedMemories(memories=known, explained_by=leads_to, contradiction_links=[link], checkpoint=checkpoint),
-        [Hit(memory=one, score=1.0, relevance=1.0, parts={}) for one in found],
+        [Hit(memory=one, score=1.0, relevance=1.0, signals={}) for one in found],
         told,
         room,
     )
@@ -380,7 +400,7 @@ def test_recall_shortens_memories_before_it_omits_any():
     found = [
         plain_memory(f"decision_{one}_1700000000000_deadbeef", f"{one} " * 200, reasoning="x " * 99) for one in "ab"
     ]
-    hits = [Hit(memory=one, score=1.0, relevance=1.0, parts={}) for one in found]
+    hits = [Hit(memory=one, score=1.0, relevance=1.0, signals={}) for one in found]
     grounds = RelatedMemories(memories={one.id: one for one in found})
     whole = render_recall(grounds, hits, RecallLog(), 2_000)
 
@@ -429,7 +449,7 @@ async def test_number_of_reads_is_independent_of_number_of_hits(session, login):
     counts = []
     for some in (hits[:1], hits):
         calls = []
-        plan = functools.partial(RelatedMemories.read, hits=some, where=Filter(), resuming=False)
+        plan = functools.partial(RelatedMemories.read, hits=some, where=EngineFilter(), resuming=False)
         # The lambda runs within this iteration of the loop, so the loop variable has the right value.
         await session.memories._shared.read(lambda reader: plan(Counted(reader, calls)))  # noqa: B023
         counts.append(len(calls))
@@ -448,7 +468,9 @@ async def test_recall_takes_one_search_and_one_read(session, login, monkeypatch)
         return await read(self, lambda reader: plan(Counted(reader, calls)), **more)
 
     await session.memories.save_checkpoint("The login server keeps sessions", implements=[login.id])
-    other = await session.memories.save_decision("auth", "Keep no sessions on the login server", "we scale")
+    other = await session.memories.save_decision(
+        "Keep no sessions on the login server", topic="auth", reasoning="we scale"
+    )
     await session.memories.link(other.id, login.id, "contradicts")
     await session.memories.set_outcome(login.id, "PARTIAL", reason="login sessions were lost")
     monkeypatch.setattr(NamespaceServices, "read", counted)

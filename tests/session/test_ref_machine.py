@@ -118,7 +118,7 @@ class RefsAgainstAModel(SessionMachine):
             self.run(self.stream(pair.session, answer))
         ingested = self.run(pair.session.observe(answer))
         handle = (pair.model.append if append else pair.model.mark)(ref_id, text, cut=cut)
-        assert [handle] == [ref.versioned for ref in ingested.refs]
+        assert [handle] == [ref.versioned_handle for ref in ingested.refs]
 
     async def stream(self, session, answer):
         stream = session.stream()
@@ -129,7 +129,7 @@ class RefsAgainstAModel(SessionMachine):
     @rule(pair=pairs, ref_id=IDS, text=TEXTS, append=st.booleans())
     def put(self, pair, ref_id, text, append):
         ref = pair.session.refs.put(ref_id, text, append=append)
-        assert (pair.model.append if append else pair.model.mark)(ref_id, text) == ref.versioned
+        assert (pair.model.append if append else pair.model.mark)(ref_id, text) == ref.versioned_handle
 
     @rule(pair=pairs, new=TEXTS, data=st.data())
     def edit(self, pair, new, data):
@@ -141,7 +141,7 @@ class RefsAgainstAModel(SessionMachine):
         if old and sum(text.startswith(old, at) for at in range(len(text))) == 1:
             ref = pair.session.refs.edit(handle, old, new)
             changed = text[:start] + new + text[start + len(old) :]
-            assert pair.model.mark(handle[4:].partition("@")[0], changed, cut=handle in pair.model.cut) == ref.versioned
+            assert pair.model.mark(handle[4:].partition("@")[0], changed, cut=handle in pair.model.cut) == ref.versioned_handle
         elif handle:
             with pytest.raises(InvalidParameter):
                 pair.session.refs.edit(handle, old, new)
@@ -155,7 +155,7 @@ class RefsAgainstAModel(SessionMachine):
         else:
             ref = pair.session.refs.adopt(other.session, ref_id)
             cut = handle in other.model.cut
-            assert pair.model.mark(ref_id, other.model.held[handle], cut=cut) == ref.versioned
+            assert pair.model.mark(ref_id, other.model.held[handle], cut=cut) == ref.versioned_handle
 
     @rule(pair=pairs, ref_id=IDS, text=TEXTS)
     def ingest_without_waiting(self, pair, ref_id, text):

@@ -281,7 +281,7 @@ async def test_source_tools_need_not_accept_options(references):
         def tools(self, resolver):
             return [hello]
 
-    async with Session.open(sources=[Offers()], references=references) as session:
+    async with Session.open(sources=[Offers()], reference_options=references) as session:
         assert "hello" == await session.call("hello")
 
 
@@ -339,7 +339,7 @@ async def test_warm_up_loads_embedder_before_first_search(caplog):
     caplog.set_level(logging.INFO, "mama_structs")
     async with Session.open() as session:
         assert [] == [one for one in caplog.messages if "encoder" in one]
-        await session.warm_up()
+        await session.preload()
         told = [one for one in caplog.messages if "loading the sentence encoder" in one]
         calls = session.memories._shared.embedding.stats.calls
         await session.memories.search("why?")

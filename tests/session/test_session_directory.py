@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from mama_structs import Session
+from mama_structs import Session, admin
 from mama_structs._internal import event_loop as _async
 from mama_structs.errors import (
     HandleDamaged,
@@ -90,7 +90,7 @@ async def test_closed_session_stores_nothing(place, kept):
         async with Session.open(location, conversation="c") as second:
             await second.observe('<ref id="b">acknowledged</ref>')
             for use in (
-                lambda: refs.ingest('<ref id="b">late</ref>'),
+                lambda: refs.observe('<ref id="b">late</ref>'),
                 lambda: refs.add("late"),
                 lambda: refs.wrap("x" * 9_000),
                 lambda: refs.delete("ref:a"),
@@ -113,7 +113,7 @@ async def test_conversation_stays_locked_until_its_rows_are_written(place, monke
     async with Session.open(place) as other:
         storage = other._shared.home.storage
         session = await Session.open(place, conversation="c")
-        session.refs.ingest('<ref id="a">1</ref>')
+        session.refs.observe('<ref id="a">1</ref>')
 
         async def full():
             raise StoreFull("no room")
@@ -131,7 +131,7 @@ async def test_conversation_that_failed_to_close_can_be_reopened(place, monkeypa
     """The reopening writes the pending rows first."""
     async with Session.open(place) as other:
         session = await Session.open(place, conversation="c")
-        session.refs.ingest('<ref id="a">1</ref>')
+        session.refs.observe('<ref id="a">1</ref>')
 
         async def full():
             raise StoreFull("no room")
@@ -152,7 +152,7 @@ def test_conversation_of_ended_loop_can_be_reopened(place):
 
     async def forget():
         session = await Session.open(place, conversation="c")
-        session.refs.ingest('<ref id="a">1</ref>')
+        session.refs.observe('<ref id="a">1</ref>')
         left.append(session)
 
     async def go_on():
@@ -290,7 +290,7 @@ async def test_recreated_directory_is_another_store(place):
     async with Session.open(place, conversation="c") as new:
         assert [] == list(new.refs)
         await new.observe('<ref id="b">2</ref>')
-        assert (await new.check()).ok
+        assert (await admin.check(new)).ok
         with pytest.raises(StoreDamaged):
             await old.observe('<ref id="a">2</ref>')
     with pytest.raises(StoreError):
@@ -340,14 +340,14 @@ async def test_long_names_in_any_script_work(place, name):
             await child.observe('<ref id="a">2</ref>')
     async with Session.open(place, conversation=name[:-1] + "y") as child:
         assert [f"ref:{'i' * 64}@1", "ref:a@1"] == list(child.refs)
-        assert (await child.check()).ok
+        assert (await admin.check(child)).ok
 
 
 async def test_export_cannot_write_to_session_directory(place, monkeypatch):
     """No path leads into the directory, whether relative, absolute or through a link."""
     monkeypatch.chdir(place.parent)
     (place.parent / "link").symlink_to(place)
-    async with Session.open(place, conversation="c", files=place.parent) as session:
+    async with Session.open(place, conversation="c", files_root=place.parent) as session:
         await session.observe('<ref id="a">1</ref>')
         before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
         for name in ("agent.mama/journal/cache.db", "agent.mama/locks", "agent.mama/new", "link/new", str(place / "x")):
@@ -358,7 +358,7 @@ async def test_export_cannot_write_to_session_directory(place, monkeypatch):
         assert set(before) <= {path for path in place.rglob("*") if path.is_file()}
         assert not (place / "new").exists()
         assert "fd_file_result" in await session.call("fd_to_file", {"fd": "ref:a", "file_path": "agent.mama.txt"})
-        assert (await session.check()).ok
+        assert (await admin.check(session)).ok
 
 
 async def test_fork_with_damaged_first_row_is_rejected(place):
@@ -372,7 +372,7 @@ async def test_fork_with_damaged_first_row_is_rejected(place):
         await Session.open(place, conversation="child")
     async with Session.open(place, conversation="c") as session:
         session.refs.delete("fd:1")
-        assert not (await session.check()).ok
+        assert not (await admin.check(session)).ok
     assert 2 == await texts_on_disk(place)
 
 
@@ -405,7 +405,7 @@ async def test_row_with_invalid_key_is_reported_and_skipped(place, key):
     change_rows(place, ("UPDATE Cache SET key = ? WHERE key = ?", (key, "refs/c/0000000002/ref:b@1")))
     async with Session.open(place, conversation="c") as session:
         assert ["ref:a@1", "ref:c@1"] == list(session.refs)
-        assert key in {finding.key for finding in (await session.check()).findings}
+        assert key in {finding.key for finding in (await admin.check(session)).findings}
         session.refs.delete("ref:a")
     assert 3 == await texts_on_disk(place)
 
@@ -429,7 +429,7 @@ async def test_missing_text_is_reported_when_another_conversation_deleted_it(pla
         session.refs.delete("fd:1")
     change_rows(place, ("DELETE FROM Cache WHERE key = ?", (f"texts/{digest}",)))
     async with Session.open(place, conversation="x") as session:
-        report = await session.check()
+        report = await admin.check(session)
         assert ["refs/x/0000000001/fd:1"] == [one.key for one in report.findings if one.kind == "missing"]
         with pytest.raises(HandleDamaged):
             session.refs.get("fd:1")

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 from answer_helpers import answer_in, message_in
 
-from mama_structs import DescriptorSettings, RefStore, Session, Settings, Tool, with_descriptors, with_references
+from mama_structs import DescriptorSettings, RefStore, Session, Settings, Tool, admin, with_descriptors, with_references
 from mama_structs._internal.jsonable import to_json_text
 from mama_structs.errors import (
     HandleDamaged,
@@ -34,7 +34,7 @@ from mama_structs.errors import (
     UnknownTool,
     WrongLoop,
 )
-from mama_structs.refs.markup.parser import Text
+from mama_structs.refs.markup.parser import PlainText
 from mama_structs.testing import FakeSource
 from mama_structs.tools.tool import ErrorText
 
@@ -86,8 +86,8 @@ async def test_refs_persist_with_their_conversation(place):
         assert before == after
         assert "shields\r\nfirst" == session.refs.get("plan@1").text
         assert "fd:3" == session.refs.add("x").handle
-        assert 3 == session.refs.ingest('<ref id="plan">v3</ref>').refs[0].version
-        assert (await session.check()).ok
+        assert 3 == session.refs.observe('<ref id="plan">v3</ref>').refs[0].version
+        assert (await admin.check(session)).ok
 
 
 async def test_fresh_conversation_is_empty(place):
@@ -128,7 +128,7 @@ async def test_session_without_location_writes_nothing(tmp_path, monkeypatch):
         await session.flush()
 
         assert ("1", "2") == (session.refs.get("a").text, child.refs.get("a").text)
-        assert (await session.check()).ok
+        assert (await admin.check(session)).ok
         await child.close()
     assert [] == list(tmp_path.iterdir())
 
@@ -165,9 +165,9 @@ async def test_acknowledged_refs_survive_kill(place):
         async with Session.open(place, conversation="c") as session:
             for number in range(acknowledged + 1):
                 assert str(number) == session.refs.get(f"n{number}").text == session.refs.get(f"s{number}").text
-            sizes = [entry.text[8_001:] for entry in session.refs.descriptors() if entry.text.startswith("x")]
+            sizes = [entry.text[8_001:] for entry in session.refs.list_descriptors() if entry.text.startswith("x")]
             assert set(map(str, range(acknowledged + 1))) <= set(sizes)
-            assert (await session.check()).ok
+            assert (await admin.check(session)).ok
 
 
 async def test_damaged_entry_is_reported_and_others_load(place):
@@ -187,7 +187,7 @@ async def test_damaged_entry_is_reported_and_others_load(place):
                 session.refs.get(ref_id)
             assert 'type="damaged"' in await session.call("get_ref", {"ref_id": ref_id})
         assert "text three" == session.refs.get("c").text
-        report = await session.check()
+        report = await admin.check(session)
         assert not report.ok
         assert {f"texts/{digest}", "refs/c/0000000002/ref:b@1"} <= {finding.key for finding in report.findings}
         assert "text" not in str(report).replace("texts/", "")
@@ -203,7 +203,7 @@ async def test_check_reports_missing_text(place):
         database.execute("DELETE FROM Cache WHERE key LIKE 'texts/%'")
     database.close()
     async with Session.open(place, conversation="c") as session:
-        report = await session.check()
+        report = await admin.check(session)
 
         assert ["missing"] == [finding.kind for finding in report.findings if finding.severity == "error"]
         with pytest.raises(HandleDamaged, match="missing"):
@@ -238,8 +238,8 @@ async def test_deleted_text_is_removed_unless_a_fork_uses_it(place):
         Session.open(place, conversation="grandchild") as last,
     ):
         assert ["fd:2"] == list(child.refs)
-        assert [shared, grand] == [entry.text for entry in last.refs.descriptors()]
-        assert (await child.check()).ok
+        assert [shared, grand] == [entry.text for entry in last.refs.list_descriptors()]
+        assert (await admin.check(child)).ok
         assert 2 == len(await child._shared.home.storage.keys("texts/"))
 
 
@@ -313,14 +313,14 @@ async def test_processes_write_to_one_directory_concurrently(place):
     for number in range(4):
         async with Session.open(place, conversation=f"p{number}") as session:
             assert [f"p{number} {n}" for n in range(40)] == [ref.text for ref in session.refs.list()]
-            assert (await session.check()).ok
+            assert (await admin.check(session)).ok
 
 
 # Tools
 
 
 async def test_session_has_ref_tools(tmp_path):
-    async with Session.open(files=tmp_path) as session:
+    async with Session.open(files_root=tmp_path) as session:
         assert (
             "read_fd",
             "fd_to_file",
@@ -429,7 +429,7 @@ async def test_call_flushes_handle_that_replaces_another_one(monkeypatch):
 async def test_file_is_written_below_working_directory_at_open(tmp_path, monkeypatch):
     """A later change of the working directory has no effect."""
     monkeypatch.chdir(tmp_path)
-    async with Session.open() as session, Session.open(files="out") as writing:
+    async with Session.open() as session, Session.open(files_root="out") as writing:
         (tmp_path / "elsewhere").mkdir()
         monkeypatch.chdir(tmp_path / "elsewhere")
         for one in (session, writing):
@@ -490,7 +490,7 @@ async def test_session_without_files_directory_has_no_export_tool(tmp_path, monk
         for one in (session, fork):
             assert "fd_to_file" not in one.tools
             assert "fd_to_file" not in one.system_prompt(handles=True)
-            assert one.refs.files is None
+            assert one.refs.files_root is None
             with pytest.raises(UnknownTool, match=r"Session\.open\(files="):
                 await one.call("fd_to_file", {"fd": "fd:1", "file_path": "a"})
         await session.observe('<ref id="a">1</ref>')
@@ -504,7 +504,7 @@ async def test_files_directory_is_set_by_argument_setting_or_variable(tmp_path, 
     out = tmp_path / "new" / "out"
     environ = {"MAMA_STRUCTS_DESCRIPTORS_ROOT": str(out)}
     settings = {"argument": None, "setting": typed(root=out), "variable": Settings.from_env(environ)}[way]
-    async with Session.open(files=out if way == "argument" else None, settings=settings) as session:
+    async with Session.open(files_root=out if way == "argument" else None, settings=settings) as session:
         assert "fd_to_file" in session.system_prompt()
         assert not out.exists()
         session.refs.add("text")
@@ -514,8 +514,8 @@ async def test_files_directory_is_set_by_argument_setting_or_variable(tmp_path, 
 
 
 async def test_files_argument_overrides_setting(tmp_path):
-    async with Session.open(files=tmp_path / "a", settings=typed(root=tmp_path / "b")) as session:
-        assert tmp_path / "a" == session.refs.files
+    async with Session.open(files_root=tmp_path / "a", settings=typed(root=tmp_path / "b")) as session:
+        assert tmp_path / "a" == session.refs.files_root
 
 
 @pytest.mark.parametrize("files", ["", 7, b"out", "a\0b", "file", ["out"]])
@@ -528,11 +528,11 @@ def test_invalid_files_directory_is_rejected_immediately(tmp_path, monkeypatch, 
 
 
 async def test_conversation_is_opened_with_equal_files_directory_only(place, tmp_path):
-    async with Session.open(place, conversation="c", files=tmp_path / "a"):
-        await (await Session.open(place, conversation="c", files=tmp_path / "a")).close()
+    async with Session.open(place, conversation="c", files_root=tmp_path / "a"):
+        await (await Session.open(place, conversation="c", files_root=tmp_path / "a")).close()
         for files in (None, tmp_path / "b"):
             with pytest.raises(InvalidArgument, match="same files"):
-                await Session.open(place, conversation="c", files=files)
+                await Session.open(place, conversation="c", files_root=files)
 
 
 @pytest.mark.parametrize("name", [".env", "run.sh", "a\nb"])
@@ -540,7 +540,7 @@ async def test_models_cannot_write_hidden_or_executable_files(tmp_path, name):
     """`to_file` of the host can; *allow_hidden* permits hidden names."""
     (tmp_path / "run.sh").touch(mode=0o755)
     for allowed in (False, True):
-        async with Session.open(files=tmp_path, settings=typed(allow_hidden=allowed)) as session:
+        async with Session.open(files_root=tmp_path, settings=typed(allow_hidden=allowed)) as session:
             session.refs.add("text")
             answer = answer_in(await session.call("fd_to_file", {"fd": "fd:1", "file_path": name}))
             assert ("path_denied" if not allowed or name != ".env" else None) == answer.get("type")
@@ -549,7 +549,7 @@ async def test_models_cannot_write_hidden_or_executable_files(tmp_path, name):
 
 async def test_refs_are_written_as_lines_and_descriptors_unchanged(tmp_path):
     """Two appended functions are a valid program; *exact* writes only the text."""
-    async with Session.open(files=tmp_path) as session:
+    async with Session.open(files_root=tmp_path) as session:
         await session.observe('<ref id="a">def a(): ...</ref><ref id="b">def b(): ...</ref>')
         for ref_id in "ab":
             await session.call("fd_to_file", {"fd": f"ref:{ref_id}", "file_path": "both.py", "mode": "append"})
@@ -565,9 +565,9 @@ async def test_refs_are_written_as_lines_and_descriptors_unchanged(tmp_path):
 
 async def test_disabled_descriptors_have_no_tools_and_prompt(tmp_path):
     """Nothing is truncated, and a host can still store texts."""
-    async with Session.open(files=tmp_path, settings=typed(enabled=False)) as session:
+    async with Session.open(files_root=tmp_path, settings=typed(enabled=False)) as session:
         assert not {"read_fd", "fd_to_file", "list_refs", "get_ref", "search_fd"} & set(session.tools)
-        assert "" == session.refs.prompt(handles=True)
+        assert "" == session.refs.system_prompt(handles=True)
         assert "fd:1" not in session.system_prompt(handles=True)
         session.tools.add(long_list)
         assert list(range(9_000)) == await session.call("long_list", {"count": 9_000})
@@ -805,7 +805,7 @@ async def test_fork_reads_earlier_handles_with_its_own_tools(place):
         for depth, one in enumerate(sessions):
             one.refs.add(f"late {depth}")
         for depth, one in enumerate(sessions):
-            number = max(entry.number for entry in one.refs.descriptors())
+            number = max(entry.number for entry in one.refs.list_descriptors())
             assert f"late {depth}" == text_of(await one.call("read_fd", {"fd": f"fd:{number}"}))
             assert "0" == await one.call("echo", {"text": {"$ref": "ref:of0"}})
         names = [one.conversation for one in sessions]
@@ -900,11 +900,11 @@ async def test_thousand_forks_of_large_store_use_little_memory(place, kept):
 async def test_stream_returns_events_and_stores_refs_on_close(place):
     async with Session.open(place, conversation="c") as session:
         stream = session.stream()
-        assert [Text("Look: ")] == stream.feed("Look: ")
+        assert [PlainText("Look: ")] == stream.feed("Look: ")
         stream.feed('<ref id="a">')
         stream.feed("one")
         ingested = await stream.close()
-        assert [("a", "one", False)] == [(ref.id, ref.text, ref.complete) for ref in ingested.refs]
+        assert [("a", "one", False)] == [(ref.id, ref.text, ref.is_complete) for ref in ingested.refs]
         assert ingested is await stream.close()
     async with Session.open(place, conversation="c") as session:
         assert "one" == session.refs.get("a").text
@@ -944,7 +944,7 @@ async def test_prompt_names_existing_tools_only():
 async def test_close_waits_for_disk_and_is_idempotent(place):
     """All methods raise after the close."""
     session = await Session.open(place, conversation="c")
-    session.refs.ingest('<ref id="a">1</ref>')
+    session.refs.observe('<ref id="a">1</ref>')
     await asyncio.gather(session.close(), session.close())
     await session.close()
 
@@ -962,7 +962,7 @@ async def test_cancelled_close_completes(place):
     """The close releases the lock, the store and the conversation."""
     for turns in range(12):
         session = await Session.open(place, conversation="c")
-        session.refs.ingest(f'<ref id="a">{turns}</ref>')
+        session.refs.observe(f'<ref id="a">{turns}</ref>')
         closing = asyncio.create_task(session.close())
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -1061,7 +1061,7 @@ async def test_threads_open_and_close_sessions_of_one_directory(place):
     for number in range(5):
         async with Session.open(place, conversation=f"t{number}") as session:
             assert ["0", "1", "2", "3"] == [session.refs.get(handle).text for handle in session.refs]
-            assert (await session.check()).ok
+            assert (await admin.check(session)).ok
 
 
 async def test_conversation_open_in_another_thread_is_rejected(place):

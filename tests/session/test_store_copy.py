@@ -25,13 +25,13 @@ from killing_helpers import killed_commands
 from memory_helpers import OpenedDirectory, plain_link, plain_memory
 
 import mama_structs
-from mama_structs import HashEmbedder, Session
+from mama_structs import HashEmbedder, Session, admin
 from mama_structs.cli.main import main
 from mama_structs.errors import (
     EmbedderMismatch,
     InvalidArgument,
     StoreDamaged,
-    StoreDiffers,
+    StoreMismatch,
     StoreError,
     StoreFull,
     UnknownNamespace,
@@ -99,7 +99,7 @@ async def test_copy_is_equal_to_source(source, tmp_path):
     async with opened(target) as session:
         assert ["pizza", "kimchi"] == [one.value for one in await session.records.history(("users", "ada"), "food")]
         assert [*range(70)] == [one.value for one in await session.records.list(("threads",))]
-        assert (await session.check()).ok
+        assert (await admin.check(session)).ok
     own = {one.name: one for one in copied.namespaces}
     assert (1, 71, 6) == (*(own["default"].counts[kind] for kind in ("texts", "notes")), own["default"].added)
     assert {"memories": 1, "conversations": 1, "changes": 1, "conversations' texts": 1} == own[ADA].counts
@@ -133,7 +133,7 @@ STEPS = st.lists(
 async def do(session, step, record, number):
     """Execute one random operation. Operations that need a memory use an existing one."""
     store = session.memories
-    known = await store.recent(limit=100)
+    known = await store.list(limit=100)
     chosen = known[number % len(known)] if known else None
     text = f"said {number} {record['type']}"
     if step == "save" or chosen is None:
@@ -149,7 +149,7 @@ async def do(session, step, record, number):
     elif step == "link" and known[0] != chosen:
         await store.link(chosen.id, known[0].id, f"word {number % 4}")
     elif step == "supersede" and chosen.type == "decision":
-        await store.supersede(chosen.id, text, "better")
+        await store.supersede(chosen.id, text, reasoning="better")
     elif step == "outcome" and chosen.type == "decision":
         await store.set_outcome(chosen.id, "FAILED", reason=text)
 
@@ -247,7 +247,7 @@ async def test_copy_on_full_disk_can_be_continued(source, tmp_path, monkeypatch,
         await Session.copy(source, tmp_path / "b")
     monkeypatch.undo()
     async with opened(tmp_path / "b") as session:
-        assert (await session.check()).ok
+        assert (await admin.check(session)).ok
     assert (await Session.copy(source, tmp_path / "b")).ok
     assert await exported(source) == await exported(tmp_path / "b")
 
@@ -303,7 +303,7 @@ async def test_copy_rejects_target_with_other_data(source, tmp_path):
         await session.memories.save_context("somebody else's")
 
     async def other(session):
-        await session.memories.correct((await session.memories.recent())[-1].id, "another text")
+        await session.memories.correct((await session.memories.list())[-1].id, "another text")
 
     async def note(session):
         await session.memories._shared.write(lambda writer: writer.set_note("own/note", "another"))
@@ -313,7 +313,7 @@ async def test_copy_rejects_target_with_other_data(source, tmp_path):
 
     async def unlinked(session):
         await session.memories.link(
-            (await session.memories.recent())[-1].id, (await session.memories.recent())[0].id, "word"
+            (await session.memories.list())[-1].id, (await session.memories.list())[0].id, "word"
         )
 
     for position, change in enumerate([more, other, note, ref, unlinked]):
@@ -322,7 +322,7 @@ async def test_copy_rejects_target_with_other_data(source, tmp_path):
         async with opened(target) as session:
             await change(session)
         before = await rows_of(target)
-        with pytest.raises(StoreDiffers, match="'default'") as caught:
+        with pytest.raises(StoreMismatch, match="'default'") as caught:
             await Session.copy(source, target)
 
         assert ("default", True) == (caught.value.namespace, bool(caught.value.ids))
@@ -394,7 +394,7 @@ async def test_copy_of_source_in_use_is_a_snapshot(source, tmp_path):
         copied = await Session.copy(source, tmp_path / "b", progress=save)
         await asyncio.gather(*late)
     async with opened(tmp_path / "b") as session:
-        contents = [memory.content for memory in await session.memories.recent(limit=100)]
+        contents = [memory.content for memory in await session.memories.list(limit=100)]
 
     assert copied.ok
     assert late
@@ -445,7 +445,7 @@ async def test_copy_detects_changes_of_source_without_snapshots():
         (memory,) = source.memories.get([source.memories.find("m1")])
         source.memories.put(attrs.evolve(memory, content="other"))
 
-    with pytest.raises(StoreDiffers) as caught:
+    with pytest.raises(StoreMismatch) as caught:
         await NamespaceCopier(source, target, write, CopyDigest()).run()
     assert "nobody writes to" in caught.value.hint
 
@@ -460,7 +460,7 @@ async def test_copy_detects_changes_of_target():
     ):
         source, target = plain(3), PlainEngine("default", embedder=RECORD)
         told = []
-        with pytest.raises(StoreDiffers, match="default"):
+        with pytest.raises(StoreMismatch, match="default"):
             await NamespaceCopier(
                 source,
                 target,

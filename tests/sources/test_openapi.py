@@ -139,7 +139,7 @@ async def test_session_tool_result_gets_references_from_api():
 async def test_id_is_escaped_as_one_path_segment(bare, path):
     async with serving() as (url, asked), Resolver([from_openapi(SPEC, base_url=url)]) as resolver:
         with contextlib.suppress(EntityNotFound):
-            await resolver.query(f"user:{bare}")
+            await resolver.fetch(f"user:{bare}")
 
     assert (
         [path] == [one for one, _ in asked] if path else all(one.count("/") == 3 and "?" not in one for one, _ in asked)
@@ -151,7 +151,7 @@ async def test_id_of_dots_only_is_not_found_without_request(bare):
     """Such a path segment would lead to another path."""
     async with serving() as (url, asked), Resolver([from_openapi(SPEC, base_url=url)]) as resolver:
         with pytest.raises(EntityNotFound):
-            await resolver.query(f"user:{bare}")
+            await resolver.fetch(f"user:{bare}")
 
     assert [] == asked
 
@@ -175,7 +175,7 @@ async def test_error_answer_raises_typed_error(answer, error):
         Resolver([from_openapi(SPEC, base_url=url)]) as one,
     ):
         with pytest.raises(error):
-            await one.query("user:u1")
+            await one.fetch("user:u1")
 
     assert 1 == len(asked)
 

@@ -58,7 +58,7 @@ async def test_missing_row_is_a_failed_reference(shop):
     async with Resolver([from_sqlite(shop)]) as resolver:
         answer = await resolver.enrich({"orders": [{"id": 9, "customer_id": 99, "product": None}]})
         with pytest.raises(EntityNotFound):
-            await resolver.query("customers:99")
+            await resolver.fetch("customers:99")
 
     assert ("failed", "Entity not found") == (
         answer["references"]["customers:99"]["status"],

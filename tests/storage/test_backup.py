@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import mama_structs
+from mama_structs import admin
 from mama_structs.errors import InvalidArgument, StoreBusy, StoreDamaged, StoreError, StoreFull
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.session.session import Session
@@ -101,13 +102,13 @@ async def test_backup_is_consistent_while_another_process_writes(tmp_path, monke
 async def test_session_opens_at_backup(tmp_path):
     """The copy can be opened as a session with all memories, and is independent of the original."""
     async with Session.open(tmp_path / "a", embedder=HashEmbedder()) as session:
-        saved = await session.memories.save_decision("defence", "shield first", "raids doubled")
-        await session.backup(tmp_path / "b")
+        saved = await session.memories.save_decision("shield first", topic="defence", reasoning="raids doubled")
+        await admin.backup(session, tmp_path / "b")
         await session.memories.save_context("later")
     async with Session.open(tmp_path / "b", embedder=HashEmbedder()) as copied:
         assert saved == await copied.memories.get(saved.id)
         assert 1 == await copied.memories.count()
-        assert (await copied.check()).ok
+        assert (await admin.check(copied)).ok
 
 
 async def test_backup_is_private(source, tmp_path):

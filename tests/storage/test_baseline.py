@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from memory_helpers import SMALL
 
-from mama_structs import Session
+from mama_structs import Session, admin
 
 pytestmark = pytest.mark.of_the_directory("its store is a directory")
 STORE = Path(__file__).parents[1] / "data" / "store_of_561ec94.tar.xz"
@@ -37,14 +37,14 @@ def opened(place, namespace, conversation=None):
 
 async def exported(session, root):
     """Return the lines of an export."""
-    await session.memories.export_jsonl(root / "new.jsonl")
+    await admin.export_jsonl(session.memories, root / "new.jsonl")
     return (root / "new.jsonl").read_text("utf-8").splitlines()
 
 
 async def test_store_of_the_baseline_has_the_same_namespaces_and_no_findings(root, expected):
     assert sorted(expected) == sorted(await Session.namespaces(root / "agent.mama"))
     async with opened(root / "agent.mama", "default") as session:
-        assert (await session.check()).ok
+        assert (await admin.check(session)).ok
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
@@ -95,7 +95,7 @@ async def test_store_of_the_baseline_has_the_same_refs_in_each_conversation(root
 async def test_export_of_the_baseline_is_imported_unchanged(root, namespace):
     file = root / f"{namespace}.jsonl"
     async with opened(root / "other.mama", namespace) as session:
-        await session.memories.import_jsonl(file)
+        await admin.import_jsonl(session.memories, file)
         lines = await exported(session, root)
 
     assert sorted(file.read_text("utf-8").splitlines()) == sorted(lines)

@@ -131,8 +131,8 @@ def test_absent_fields_are_recorded():
     player = structure({"id": "1-1", "index": "0"}, Player)
 
     assert (0, 0) == (player.index, player.guild_rank)
-    assert "guild_rank" in player.absent
-    assert "index" not in player.absent
+    assert "guild_rank" in player.missing_fields
+    assert "index" not in player.missing_fields
 
 
 def test_unknown_fields_are_kept_in_extra():
@@ -241,7 +241,7 @@ def test_null_object_is_none_and_differs_from_absent():
     answer = structure(null, PlayerAnswer)
 
     assert answer.grid_attributes is None
-    assert frozenset({"player_inventory"}) == answer.absent
+    assert frozenset({"player_inventory"}) == answer.missing_fields
     assert null == unstructure(answer)
 
 
@@ -340,7 +340,7 @@ def test_unstructure_rejects_unsupported_value(value):
 
 def test_invalid_as_written_is_rejected():
     with pytest.raises(InvalidArgument, match="as_written"):
-        unstructure(Address(as_written={"player_id": 5}))
+        unstructure(Address(wire_names={"player_id": 5}))
 
 
 def test_scalars_enums_and_any_can_be_converted_alone():

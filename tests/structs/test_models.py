@@ -118,7 +118,7 @@ def test_repr_shows_non_default_fields_and_evaluates_to_equal_record():
 
 
 def test_repr_of_absent_names_is_sorted():
-    assert "Coin(absent=frozenset(['amount', 'denom']))" == repr(Coin(absent=frozenset({"denom", "amount"})))
+    assert "Coin(absent=frozenset(['amount', 'denom']))" == repr(Coin(missing_fields=frozenset({"denom", "amount"})))
 
 
 def test_extra_affects_equality_but_not_hash():
@@ -218,7 +218,7 @@ def test_envelopes_keep_height_when_copied_or_pickled(copied):
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
 def test_records_can_be_copied_and_pickled_with_extra_fields(copied):
-    player = structs.Player(id=EntityId.parse("1-1"), extra={"new": [1]}, absent=frozenset({"name"}))
+    player = structs.Player(id=EntityId.parse("1-1"), extra={"new": [1]}, missing_fields=frozenset({"name"}))
 
     assert player == copied(player)
     assert {"new": [1]} == copied(player).extra

@@ -119,7 +119,7 @@ async def test_recovered_node_gets_a_probe_and_then_the_waiting_requests(node):
     assert {} == found.failed
     assert (55, 1.5) == (len(node.requests), time.now)
     assert (50, 5, 5) == (stats.upstream_queries, stats.retries, stats.rate_limited)
-    assert 5 <= stats.gate_waits <= 10
+    assert 5 <= stats.rate_limit_waits <= 10
 
 
 @pytest.mark.usefixtures("latency_in_turns")
@@ -159,11 +159,11 @@ async def test_nested_query_to_same_node_does_not_deadlock(node):
     tasks, go_on = [], asyncio.Event()
 
     class Curious(StructsSource):
-        async def ready_client(self):
-            client = await super().ready_client()
+        async def _ready_client(self):
+            client = await super()._ready_client()
             if not tasks:
                 tasks.append(asyncio.create_task(later(client)))
-                await asyncio.gather(resolver.query("2-1"), other.query("2-4"), client.query("2-5"))
+                await asyncio.gather(resolver.fetch("2-1"), other.query("2-4"), client.query("2-5"))
             return client
 
     async def later(client):

@@ -90,7 +90,7 @@ def test_field_rules_cover_camel_case_and_snake_case():
     ],
 )  # fmt: skip
 def test_expected_types_match_field_name_or_suffix(field, types):
-    assert (None if types is None else frozenset(types)) == STRUCTS_SCHEME.expected(field)
+    assert (None if types is None else frozenset(types)) == STRUCTS_SCHEME.expected_types(field)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in EntityType if kind.has_ids])
@@ -98,6 +98,6 @@ def test_brief_fields_exist_in_records(kind):
     world = World.generate(seed=1, players=40)
     record = world.envelope(world.ids(kind)[0])[kind.capitalize()]
 
-    assert set(STRUCTS_SCHEME.brief_of(kind)) <= record.keys()
-    assert ("name" in record) == ("name" in STRUCTS_SCHEME.brief_of(kind))
-    assert ("owner" in record) == ("owner" in STRUCTS_SCHEME.brief_of(kind))
+    assert set(STRUCTS_SCHEME.brief_fields(kind)) <= record.keys()
+    assert ("name" in record) == ("name" in STRUCTS_SCHEME.brief_fields(kind))
+    assert ("owner" in record) == ("owner" in STRUCTS_SCHEME.brief_fields(kind))

@@ -2,7 +2,7 @@
 
 from memory_helpers import SMALL
 
-from mama_structs import Session
+from mama_structs import Session, admin
 
 ADA = "user:ada"
 TEXT = "the whole log " * 20
@@ -17,8 +17,8 @@ async def filled(place):
     async with opened(place) as session:
         store = session.memories
         await session.observe(f'<ref id="log">{TEXT}</ref>')
-        jwt = await store.save_decision("auth", "Use JWT for logins", "stateless", evidence=["ref:log"])
-        redis = await store.supersede(jwt.id, "Keep logins in Redis", "can be ended", evidence=["ref:log"])
+        jwt = await store.save_decision("Use JWT for logins", topic="auth", reasoning="stateless", evidence=["ref:log"])
+        redis = await store.supersede(jwt.id, "Keep logins in Redis", reasoning="can be ended", evidence=["ref:log"])
         await store.set_outcome(redis.id, "FAILED", reason="it was too slow")
         tea = await store.save_insight("tea is served at four")
         await store.save_insight("tea is served at four", on_duplicate="merge")
@@ -29,8 +29,8 @@ async def filled(place):
         gone = await store.save_context("nobody is to know this")
         await store.forget(gone.id)
         await store._shared.write(lambda writer: writer.set_note("own/note", "kept beside"))
-        await session.records.put(("users", "ada"), "food", "kimchi", text="ada eats kimchi", history=True)
-        await session.records.put(("users", "ada"), "food", "pizza", text="ada eats pizza", history=True)
+        await session.records.put(("users", "ada"), "food", "kimchi", text="ada eats kimchi", keep_history=True)
+        await session.records.put(("users", "ada"), "food", "pizza", text="ada eats pizza", keep_history=True)
         await session.records.append(("threads", "1"), range(70))
         await session.observe('<ref id="plan">first the shield</ref> and <ref id="gone">deleted soon</ref>')
         session.refs.delete("ref:gone")
@@ -48,12 +48,12 @@ async def exported(place):
     for name in await Session.namespaces(place):
         file = place.with_suffix(".jsonl")
         async with opened(place, name, f"to look {name}") as session:
-            await session.memories.export_jsonl(file)
+            await admin.export_jsonl(session.memories, file)
             notes = await session.memories._shared.read(lambda reader: reader.notes())
         found[name] = file.read_bytes(), notes
         for info in await Session.conversations(place, namespace=name):
             async with opened(place, name, info.name) as session:
                 told = session._conversation.recall_log._rows
-                refs = [(one.versioned, one.text, one.attributes) for one in session.refs.list()]
-                found[name, info.name] = info.handles, info.bytes, info.created_at, refs, told
+                refs = [(one.versioned_handle, one.text, one.attributes) for one in session.refs.list()]
+                found[name, info.name] = info.handle_count, info.bytes, info.created_at, refs, told
     return found

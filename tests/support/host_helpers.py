@@ -82,7 +82,7 @@ async def in_openai_responses(session, model: ScriptedModel, *turns, history=(),
         run.history.append({"role": "user", "content": said})
         results = [None]
         while results:
-            run.history = await openai.recalled(session, run.history, **options)
+            run.history = await openai.add_recall(session, run.history, **options)
             asked = {"model": "any", "input": run.history, "tools": tools}
             if streamed:
                 response = await run.streamed(session, client.responses.stream(**asked), "get_final_response")
@@ -103,7 +103,7 @@ async def in_openai_chat(session, model: ScriptedModel, *turns, history=(), stre
         run.history.append({"role": "user", "content": said})
         results = [None]
         while results:
-            run.history = await openai.recalled(session, run.history, **options)
+            run.history = await openai.add_recall(session, run.history, **options)
             asked = {"model": "any", "messages": run.history, "tools": tools}
             if streamed:
                 completion = await run.streamed(

@@ -54,7 +54,7 @@ async def save(memories, row):
         return await memories.save_checkpoint(content, origin="outside", **more)
     if kind == "insight":
         return await memories.save_insight(content, origin="outside")
-    saved = await memories.save_decision(row["topic"], content, row["reasoning"], origin="outside")
+    saved = await memories.save_decision(content, topic=row["topic"], reasoning=row["reasoning"], origin="outside")
     reason = row.get("outcome_reason")
     return saved if reason is None else await memories.set_outcome(saved.id, "FAILED", reason=reason)
 

@@ -53,7 +53,7 @@ def metered(monkeypatch):
     with monkeypatch.context() as patch:
         run = asyncio.Handle._run
         patch.setattr(asyncio.Handle, "_run", lambda handle: meter.run(handle, run))
-        of, feed, written = text.Content.of.__func__, parser.RefParser.feed, _plain.to_json_text
+        of, feed, written = text.Content.from_text.__func__, parser.RefParser.feed, _plain.to_json_text
 
         def take_text(cls, content):
             meter.take(len(content) if isinstance(content, str) else 0)
@@ -68,7 +68,7 @@ def metered(monkeypatch):
             meter.take(len(made))
             return made
 
-        patch.setattr(text.Content, "of", classmethod(take_text))
+        patch.setattr(text.Content, "from_text", classmethod(take_text))
         patch.setattr(parser.RefParser, "feed", take_chunk)
         for module in list(sys.modules.values()):
             if getattr(module, "to_json_text", None) is written:

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 import attrs
 
-from mama_structs import HashEmbedder, MemorySettings, Session, Settings
+from mama_structs import HashEmbedder, MemorySettings, Session, Settings, admin
 
 SCHEMA: Final = """
 CREATE TABLE decisions (
@@ -192,5 +192,5 @@ class Open:
 
 async def exported(memories, folder):
     """Return an export as bytes."""
-    await memories.export_jsonl(folder / "out.jsonl")
+    await admin.export_jsonl(memories, folder / "out.jsonl")
     return (folder / "out.jsonl").read_bytes()

@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 import attrs
 import tenant_rival
 
+from mama_structs import admin
 from mama_structs._internal.event_loop import LoopGuard
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import Embedder
@@ -28,7 +29,7 @@ from mama_structs.session.backend import Backend, make_local_engines, make_serve
 from mama_structs.session.session import Session
 from mama_structs.settings import MemorySettings, Settings
 from mama_structs.storage.postgres.pool import PostgresPool
-from mama_structs.storage.sqlite_errors import Finding
+from mama_structs.storage.sqlite_errors import Issue
 from mama_structs.storage.sqlite_store import SqliteStorage
 from mama_structs.testing import PlainEngine
 
@@ -316,7 +317,7 @@ class OpenedDirectory:
             )
         return self._open[names][0]
 
-    async def findings(self) -> list[Finding]:
+    async def findings(self) -> list[Issue]:
         """
         Return the findings of `check` for the journal and for every open namespace.
 
@@ -324,7 +325,7 @@ class OpenedDirectory:
         """
         found = await self.storage.check()
         for memories, _ in self._open.values():
-            found += await memories.check()
+            found += await admin.check(memories)
         found = [finding for finding in found if not (has_roles() and "may make no index" in finding.message)]
         return [finding for finding in found if finding.kind != "sqlite"]
 

@@ -62,12 +62,12 @@ async def one_round(url: str, number: int) -> None:
         for ref_id, text in KEPT.items():
             session.refs.put(ref_id, text)
         own = session.refs.put("own", f"deleted in round {number}")
-        session.refs.delete(own.versioned)
+        session.refs.delete(own.versioned_handle)
     async with opened("expired") as session:
         session.refs.put("a", f"expired in round {number}")
         session.refs.put("evidence", f"forgotten in round {number}")
-        await session.memories.save_decision("x", f"choice {number}", "y", evidence=["ref:evidence"])
-        forgotten = await session.memories.forget(about="x")
+        await session.memories.save_decision(f"choice {number}", topic="x", reasoning="y", evidence=["ref:evidence"])
+        forgotten = await session.memories.erase(about="x")
         assert forgotten.memories
         assert forgotten.refs
     async with open_backend(url) as home:

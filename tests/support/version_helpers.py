@@ -3,7 +3,7 @@
 
 async def fill(session):
     """Store one object of each kind, and return the ids of two memories and of their link."""
-    first = await session.memories.save_decision("auth", "Use JWT for logins", "stateless")
+    first = await session.memories.save_decision("Use JWT for logins", topic="auth", reasoning="stateless")
     second = await session.memories.save_insight("raids doubled")
     link = await session.memories.link(first.id, second.id, "refines")
     await session.records.put(("raid",), "plan", {"step": 1}, text="shields first")
@@ -25,11 +25,13 @@ async def _delete_ref(session, *_):
 # Write operations by name. Each is a function of the session and the result of `fill`.
 # Refs are last, because their rows stay pending until the next write.
 WRITES = {
-    "save_decision": lambda session, *_: session.memories.save_decision("auth", "Use sessions", "can be ended"),
+    "save_decision": lambda session, *_: session.memories.save_decision(
+        "Use sessions", topic="auth", reasoning="can be ended"
+    ),
     "save_many": lambda session, *_: session.memories.save_many(
         [{"type": "insight", "content": content} for content in ("one", "two")]
     ),
-    "supersede": lambda session, first, *_: session.memories.supersede(first, "Use sessions", "can be ended"),
+    "supersede": lambda session, first, *_: session.memories.supersede(first, "Use sessions", reasoning="can be ended"),
     "set_outcome": lambda session, first, *_: session.memories.set_outcome(first, "SUCCESS"),
     "correct": lambda session, first, *_: session.memories.correct(first, "Use PASETO for logins"),
     "link": lambda session, first, second, _: session.memories.link(second, first, "depends on"),

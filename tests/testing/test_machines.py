@@ -31,10 +31,10 @@ TestMemories.settings = BRIEF
 class Losing(MemoryMachine):
     """A machine in which another process deletes memories."""
 
-    @precondition(lambda self: self.known)
+    @precondition(lambda self: self.acknowledged)
     @rule()
     def lose(self):
-        self.run(self.session.memories.delete(next(iter(self.known))))
+        self.run(self.session.memories.delete(next(iter(self.acknowledged))))
 
 
 class Failing(SessionMachine):
@@ -88,7 +88,7 @@ async def test_disk_fault_fails_the_planned_number_of_transactions(session, kind
             await session.memories.save_context(text)
     await session.memories.save_context("three")
 
-    assert ["three"] == [memory.content for memory in await session.memories.recent()]
+    assert ["three"] == [memory.content for memory in await session.memories.list()]
     assert (2, False) == (faults.met, faults.planned)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from memory_helpers import plain_link, plain_memory
 
 from mama_structs.memory.engines.local.views.word_index import WordIndex
-from mama_structs.memory.types.engine import Filter
+from mama_structs.memory.types.engine import EngineFilter
 from mama_structs.memory.types.model import LinkType, MemoryType
 from mama_structs.memory.types.text_analysis import query_terms, weighted_terms
 from mama_structs.testing.plain_engine import PlainEngine, PlainReader
@@ -59,11 +59,11 @@ def test_word_search_excludes_memories_without_shared_words():
     ("where", "expected"),
     [
         (None, [0, 2, 1]),
-        (Filter(topic="defence"), [0]),
-        (Filter(types=frozenset({MemoryType.INSIGHT})), [2]),
-        (Filter(mentions=frozenset({"2-1"})), [2]),
-        (Filter(since=plain_memory("x", at=2).created_at), [0]),
-        (Filter(until=plain_memory("x", at=2).created_at), [2, 1]),
+        (EngineFilter(topic="defence"), [0]),
+        (EngineFilter(types=frozenset({MemoryType.INSIGHT})), [2]),
+        (EngineFilter(mentions=frozenset({"2-1"})), [2]),
+        (EngineFilter(since=plain_memory("x", at=2).created_at), [0]),
+        (EngineFilter(until=plain_memory("x", at=2).created_at), [2, 1]),
     ],
 )
 def test_window_is_ordered_by_time(where, expected):

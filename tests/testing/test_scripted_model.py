@@ -50,7 +50,7 @@ def story():
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 async def test_agent_answers_from_memory_why_jwt_was_left(session, drive, streamed):
     """A generator in the script receives the next requests, so it can use tool results."""
-    model = ScriptedModel(story(), lambda request: request.said[-1].text)
+    model = ScriptedModel(story(), lambda request: request.transcript[-1].text)
     turns = ["We use JWT for logins.", "We keep sessions in Redis instead.", "JWT failed.", "Why did we leave JWT?"]
     run = await drive(session, model, *turns, "Sure?", streamed=streamed)
 

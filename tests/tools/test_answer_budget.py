@@ -90,13 +90,13 @@ class World:
 async def filled(session):
     """Fill a store with memories of a megabyte each, a hundred links, and refs. Return the memory ids."""
     memories, refs = session.memories, session.refs
-    first = await memories.save_decision("auth", LONG, LONG, evidence=[LONG[:9_000]] * 100)
+    first = await memories.save_decision(LONG, topic="auth", reasoning=LONG, evidence=[LONG[:9_000]] * 100)
     ids = [first.id]
     for n in range(30):
         made = await memories.save_decision(
-            "auth" if n % 2 else f"{n} {WORDS * 6}"[:200],
             f"{n}: {LONG[:2_000]}",
-            LONG[:3_000],
+            topic="auth" if n % 2 else f"{n} {WORDS * 6}"[:200],
+            reasoning=LONG[:3_000],
             supersedes=ids[-1] if n < 15 else None,
             links=[{"to_id": one, "relationship": "refines", "reason": WORDS * 100} for one in ids[:50]],
         )
@@ -150,7 +150,7 @@ def world(request, tmp_path_factory, full_store):
                     embedder=HashEmbedder(),
                     settings=chosen_for(BUDGETS[request.param]),
                     conversation="full",
-                    files=tmp_path_factory.mktemp("files"),
+                    files_root=tmp_path_factory.mktemp("files"),
                 )
             )
             for host in HOSTS:
@@ -246,7 +246,7 @@ def test_memory_results_are_evicted_before_other_descriptors():
             own = session.refs.add("the host's own")
             for n in range(50):
                 await session.memories.save_insight(f"{n} {LONG[:3_000]}")
-            (newest,) = await session.memories.recent(limit=1)
+            (newest,) = await session.memories.list(limit=1)
             for _ in range(30):
                 assert "fd" in (await session.call("search/recent", {"limit": 50}))["shortened"]["/found"]
                 assert "fd" in (await session.call("load/context", {"id": newest.id}))["more"][0]

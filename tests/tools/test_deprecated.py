@@ -154,7 +154,7 @@ def test_parameters_have_the_names_of_v1_0(old):
 
 def test_old_and_new_tool_names_do_not_clash_on_the_wire():
     """The old names are used unchanged on the wire, and do not collide with the new names."""
-    names = WireNames.of([*MEMORY_TOOLS, *NAMES])
+    names = WireNames._of([*MEMORY_TOOLS, *NAMES])
 
     assert NAMES == [names.by_tool[name] for name in NAMES]
     assert len(names.by_wire) == len(MEMORY_TOOLS) + len(NAMES)
@@ -166,7 +166,7 @@ def test_old_and_new_tool_names_do_not_clash_on_the_wire():
 async def test_save_decision_returns_the_id(old):
     """The result has the keys of v1.0, with the id that v1.0 left undefined."""
     result = await old.saved("auth", "Use JWT", "stateless")
-    (memory,) = await old.memories.recent()
+    (memory,) = await old.memories.list()
 
     assert {
         "success": True,
@@ -312,7 +312,7 @@ async def test_recall_decision_lists_each_decision_once_in_forks_and_circles(old
     ids = []
     for text in ("one", "two", "three"):
         clock.pass_days(1)
-        ids.append((await old.memories.save_decision("t", text, "")).id)
+        ids.append((await old.memories.save_decision(text, topic="t", reasoning="")).id)
     for source, target in ((1, 0), (2, 0), (0, 2)):
         await old.memories.link(ids[source], ids[target], "supersedes")
     result = await old("recall_decision", topic="t")
@@ -331,7 +331,7 @@ async def test_save_decision_supersedes_the_newest_of_a_circle(old, clock):
     ids = []
     for text in ("one", "two"):
         clock.pass_days(1)
-        ids.append((await old.memories.save_decision("t", text, "")).id)
+        ids.append((await old.memories.save_decision(text, topic="t", reasoning="")).id)
     await old.memories.link(ids[0], ids[1], "supersedes")
     await old.memories.link(ids[1], ids[0], "supersedes")
     listed = await old("list_decisions")
@@ -562,7 +562,7 @@ async def test_save_decision_chains_decisions_of_one_topic(old):
 async def test_concurrent_saves_form_one_chain(old):
     """Concurrently saved decisions of one topic supersede each other in one chain."""
     await asyncio.gather(*(old.saved("auth", f"decision {number}") for number in range(8)))
-    chain = await old.memories.by_topic("auth")
+    chain = await old.memories.history(topic="auth")
 
     assert (8, 7, ()) == (len(chain), len(chain.links), chain.forks)
     assert 1 == len((await old("list_decisions"))["list"].splitlines())
@@ -581,7 +581,7 @@ async def test_session_and_its_fork_form_one_chain():
                     for number, one in zip(range(12), itertools.cycle([session, fork]))
                 )
             )
-        chain = await session.memories.by_topic("auth")
+        chain = await session.memories.history(topic="auth")
         await fork.close()
 
     assert (12, 11, ()) == (len(chain), len(chain.links), chain.forks)
@@ -942,9 +942,9 @@ def test_superseded_decision_ranks_behind_its_successor():
     """For any recency weight, a superseded decision is not suggested before its successor."""
     before, after = plain_memory("m0", at=100), plain_memory("m1", at=0)
     hits = [
-        Hit(memory=before, score=1, relevance=0.9, parts={}, superseded_by="m1"),
-        Hit(memory=after, score=1, relevance=0.4, parts={}),
-        Hit(memory=plain_memory("m2"), score=1, relevance=0.29, parts={}),
+        Hit(memory=before, score=1, relevance=0.9, signals={}, superseded_by="m1"),
+        Hit(memory=after, score=1, relevance=0.4, signals={}),
+        Hit(memory=plain_memory("m2"), score=1, relevance=0.29, signals={}),
     ]
 
     assert ["m1", "m0"] == [hit.memory.id for hit in rank_hits(hits, Recency(weight=0.9), now=START)]
@@ -1008,4 +1008,4 @@ async def test_tools_raise_only_typed_errors(old):
 
     await asyncio.to_thread(fuzz)
 
-    assert [] == [one for one in await old.memories.recent(limit=10_000) if one.type is MemoryType.INSIGHT]
+    assert [] == [one for one in await old.memories.list(limit=10_000) if one.type is MemoryType.INSIGHT]

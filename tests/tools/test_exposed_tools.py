@@ -6,8 +6,8 @@ import attrs
 import pytest
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.tools.exposed_tools import Exposed, ToolView
-from mama_structs.tools.exposure import MEMORY_TOOLS, Exposure
+from mama_structs.tools.exposed_tools import ExposedToolNames, ExposedTools
+from mama_structs.tools.exposure import MEMORY_TOOLS, ToolSelector
 from mama_structs.tools.tool import Tool, ToolSet
 
 RESUMING, ORDINARY = "continue from yesterday", "fix the build"
@@ -28,7 +28,7 @@ def tools():
 
 @pytest.fixture
 def exposed(tools):
-    return ToolView(tools)
+    return ExposedTools(tools)
 
 
 def test_version_increases_only_with_changed_names(exposed):
@@ -39,7 +39,7 @@ def test_version_increases_only_with_changed_names(exposed):
     wide = exposed.for_message(None)
 
     assert (1, 1, 2, 2, 3) == tuple(each.version for each in (first, same, narrow, again, wide))
-    assert (False, False, True, True, False) == tuple(each.narrowed for each in (first, same, narrow, again, wide))
+    assert (False, False, True, True, False) == tuple(each.is_narrowed for each in (first, same, narrow, again, wide))
     assert {"read_fd", "save/decision", "save/checkpoint", "load/checkpoint", "load/context", "search/recent"} == {
         *narrow.names
     }
@@ -72,27 +72,27 @@ def test_added_tool_is_visible(exposed, tools):
 
     assert "update_outcome" not in exposed.current.names
     assert narrow.version + 1 == exposed.current.version
-    assert exposed.current.narrowed
+    assert exposed.current.is_narrowed
 
 
 def test_tool_set_without_memory_tools_is_never_narrowed(exposed):
     tools = ToolSet()
     tools.add(run, name="read_fd")
 
-    assert not ToolView(tools).for_message(RESUMING).narrowed
-    assert () == ToolView(ToolSet()).for_message(RESUMING).names
+    assert not ExposedTools(tools).for_message(RESUMING).is_narrowed
+    assert () == ExposedTools(ToolSet()).for_message(RESUMING).names
 
 
 def test_force_static_shows_all_tools_and_logs_decision(tools, caplog):
-    exposed = ToolView(tools, mode="force_static")
+    exposed = ExposedTools(tools, mode="force_static")
     with caplog.at_level(logging.INFO, logger="mama_structs"):
         offered = exposed.for_message(RESUMING)
 
     assert (1, tools.names, False, "resuming") == (
         offered.version,
         offered.names,
-        offered.narrowed,
-        offered.context.kind,
+        offered.is_narrowed,
+        offered.selection.kind,
     )
     assert "resuming" in caplog.text
 
@@ -145,7 +145,7 @@ def test_subscriber_may_choose_for_another_message(exposed):
     told = []
 
     def widen(change):
-        if change.narrowed:
+        if change.is_narrowed:
             exposed.for_message(ORDINARY)
 
     exposed.subscribe(widen)
@@ -180,17 +180,17 @@ async def test_subscribe_rejects_async_callback(exposed):
 
 def test_unknown_mode_is_rejected(tools):
     with pytest.raises(InvalidArgument, match="mode must be one of auto, force_static, force_dynamic, got 'static'"):
-        ToolView(tools, mode="static")
+        ExposedTools(tools, mode="static")
 
 
 def test_given_exposure_is_used(tools):
-    exposure = Exposure(cues=())
-    exposed = ToolView(tools, exposure=exposure, mode="force_dynamic")
+    exposure = ToolSelector(cues=())
+    exposed = ExposedTools(tools, exposure=exposure, mode="force_dynamic")
 
-    assert exposure is exposed.exposure
+    assert exposure is exposed.selector
     assert "force_dynamic" == exposed.mode
-    assert not exposed.for_message(SEARCHING).narrowed
-    assert isinstance(exposed.current, Exposed)
+    assert not exposed.for_message(SEARCHING).is_narrowed
+    assert isinstance(exposed.current, ExposedToolNames)
 
 
 def test_allowed_for_does_not_change_list(exposed, tools):
@@ -204,4 +204,4 @@ def test_allowed_for_does_not_change_list(exposed, tools):
     assert {"read_fd", "save/checkpoint", "save/decision"} <= {*names}
     assert "search/by_topic" not in names
     assert tools.names == exposed.allowed_for(ORDINARY)
-    assert tools.names == ToolView(tools, mode="force_static").allowed_for(RESUMING)
+    assert tools.names == ExposedTools(tools, mode="force_static").tool_names_for(RESUMING)

@@ -18,10 +18,10 @@ from mama_structs.tools.exposure import (
     ALWAYS_EXPOSED,
     NO_CONTEXT,
     OTHER_KIND,
-    Context,
-    ContextRule,
+    ToolSelection,
+    SelectionRule,
     Cue,
-    Exposure,
+    ToolSelector,
     extract_features,
     normalize_message,
 )
@@ -29,8 +29,8 @@ from mama_structs.tools.wire_names import DEPRECATED_SUCCESSORS, MEMORY_TOOLS
 
 LINES = (pathlib.Path(__file__).parents[1] / "data" / "exposure" / "messages.jsonl").read_text(encoding="utf-8")
 MESSAGES = [json.loads(line) for line in LINES.splitlines()]
-EXPOSURE = Exposure()
-DEFAULT_CUES, DEFAULT_CONTEXTS = EXPOSURE.cues, EXPOSURE.contexts
+EXPOSURE = ToolSelector()
+DEFAULT_CUES, DEFAULT_CONTEXTS = EXPOSURE.cues, EXPOSURE.rules
 DECISIONS = (pathlib.Path(__file__).parents[1] / "data" / "exposure" / "decisions.txt").read_text(encoding="utf-8")
 DATA = pathlib.Path(exposure_module.__file__).parent / "data"
 HOST = ("read_fd", "structs_query_player", "save/file", "search/logs", "evolve/plan", "loadit")
@@ -71,7 +71,7 @@ def test_select_never_hides_needed_tool_of_labelled_message():
 
 def test_detect_narrows_tools_for_half_of_the_relevant_messages():
     about = [row for row in MESSAGES if row["kind"] is not None and row["list"] not in "fh"]
-    narrowed = [row for row in about if detected(row["text"]).allowed != "all"]
+    narrowed = [row for row in about if detected(row["text"]).tool_names != "all"]
 
     assert len(narrowed) >= 0.5 * len(about)
 
@@ -167,7 +167,7 @@ def test_detect_allows_all_tools_when_message_has_two_requests(text):
     context = EXPOSURE.detect(text)
 
     assert context.confidence < 0.7
-    assert ("all", ()) == (context.allowed, context.priority)
+    assert ("all", ()) == (context.tool_names, context.priority)
 
 
 def test_detect_ignores_kind_that_another_request_overrules():
@@ -178,7 +178,7 @@ def test_detect_ignores_kind_that_another_request_overrules():
         Cue(kind="searching", pattern="look", weight=0.5),
     )
 
-    assert "searching" == Exposure(cues=cues).detect("keep it, paint it, look").kind
+    assert "searching" == ToolSelector(cues=cues).detect("keep it, paint it, look").kind
 
 
 def test_select_rarely_hides_needed_tool_of_combined_messages():
@@ -215,7 +215,7 @@ def test_detect_distinguishes_saving_a_choice_from_saving_a_fact(text, kind):
 
 @pytest.mark.parametrize("text", ["last session에서 하던 작업 이어서 go", "그 strategy failed였어"])
 def test_english_cue_matches_word_with_korean_particle(text):
-    english = Exposure(cues=[cue for cue in DEFAULT_CUES if cue.language == "en"])
+    english = ToolSelector(cues=[cue for cue in DEFAULT_CUES if cue.language == "en"])
 
     assert english.detect(text).kind is not None
 
@@ -300,7 +300,7 @@ def test_select_returns_context_tools_and_core_with_first_tool_first():
 
         assert kind == context.kind
         assert context.confidence >= 0.7
-        assert expected[kind] | {*ALWAYS_EXPOSED} == context.allowed
+        assert expected[kind] | {*ALWAYS_EXPOSED} == context.tool_names
         assert context.priority[0] == EXPOSURE.select(NAMES, context)[0]
 
 
@@ -332,14 +332,14 @@ def test_select_drops_only_memory_tools_and_keeps_order_for_any_text(names, text
     assert {*names} - {*seen} <= {*MEMORY_TOOLS, *DEPRECATED_SUCCESSORS} - {*ALWAYS_EXPOSED}
     assert rest == [name for name in names if name in rest]
     assert 0 <= context.confidence <= 1
-    assert (context.allowed == "all") == (context.confidence < 0.7 or context.kind is None)
+    assert (context.tool_names == "all") == (context.confidence < 0.7 or context.kind is None)
 
 
 # Learned weights
 
 
 def test_learned_weights_detect_kind_but_hide_nothing():
-    cues_alone = Exposure(cues=DEFAULT_CUES[:-1])
+    cues_alone = ToolSelector(cues=DEFAULT_CUES[:-1])
     named = [
         row["text"]
         for row in MESSAGES[-400::4]
@@ -347,7 +347,7 @@ def test_learned_weights_detect_kind_but_hide_nothing():
     ]
 
     assert named
-    assert all(detected(text).allowed == "all" for text in named)
+    assert all(detected(text).tool_names == "all" for text in named)
 
 
 # Data files with cues and weights
@@ -366,7 +366,7 @@ def test_detect_matches_recorded_decisions():
             tools |= {"evolve/correct", "evolve/forget"}
 
         assert (kind, float(confidence)) == (str(context.kind), context.confidence), row["text"]
-        assert tools == (context.allowed if allowed == "all" else {*context.allowed}), row["text"]
+        assert tools == (context.tool_names if allowed == "all" else {*context.tool_names}), row["text"]
         assert tuple(names[int(number)] for number in "".join(priority)) == context.priority, row["text"]
 
 
@@ -382,7 +382,7 @@ def test_cue_file_lines_are_all_used(language):
     heads = [line for line in lines if line[0] not in "= "]
     parts = [line[1:] for line in lines if line[0] == "="]
 
-    assert [f"{cue.kind} {cue.weight:g}{'' if cue.asks else ' tells'}" for cue in cues] == heads
+    assert [f"{cue.kind} {cue.weight:g}{'' if cue.is_request else ' tells'}" for cue in cues] == heads
     assert len(parts) == len({*parts})
     assert all(any(f"{{{part}}}" in line for line in lines) for part in parts)
     for line in lines:
@@ -415,7 +415,7 @@ def test_contexts_file_lines_are_all_used():
 
     assert rules == [line for line in lines if line[0] not in "= "]
     for line in lines:
-        assert line[0] != " " or any(line[2:].partition("{")[0] in rule.doubts for rule in DEFAULT_CONTEXTS), line
+        assert line[0] != " " or any(line[2:].partition("{")[0] in rule.doubt_words for rule in DEFAULT_CONTEXTS), line
 
 
 def test_request_pattern_file_lines_are_all_used():
@@ -434,7 +434,7 @@ def test_request_pattern_file_lines_are_all_used():
 
 
 def test_exposure_accepts_cues_in_additional_language():
-    exposure = Exposure(
+    exposure = ToolSelector(
         cues=(*DEFAULT_CUES, Cue(kind="resuming", words=("mach weiter", "wo waren wir"), language="de"))
     )
 
@@ -445,21 +445,21 @@ def test_exposure_accepts_cues_in_additional_language():
 
 
 def test_exposure_accepts_custom_context():
-    rule = ContextRule(kind="planning", tools=("search/*",), priority=("search/recent",), doubts="but")
-    exposure = Exposure(cues=[Cue(kind="planning", pattern=r"\bplan\b", weight=0.9)], contexts=[rule], always=())
+    rule = SelectionRule(kind="planning", tools=("search/*",), priority=("search/recent",), doubt_words="but")
+    exposure = ToolSelector(cues=[Cue(kind="planning", pattern=r"\bplan\b", weight=0.9)], rules=[rule], always=())
 
-    assert Context("planning", 0.9, frozenset(n for n in MEMORY_TOOLS if n.startswith("search/")), rule.priority) == (
+    assert ToolSelection("planning", 0.9, frozenset(n for n in MEMORY_TOOLS if n.startswith("search/")), rule.priority) == (
         exposure.detect("Plan the week")
     )
-    assert "all" == exposure.detect("plan the week, but slowly").allowed
+    assert "all" == exposure.detect("plan the week, but slowly").tool_names
     assert exposure.detect("planets").kind is None
 
 
 def test_detect_applies_masks_and_other_requests():
     """A cue without a kind removes words; one of the kind `OTHER_KIND` competes."""
     base = (Cue(kind="searching", words=("look",), weight=0.9),)
-    masked = Exposure(cues=(*base, Cue(kind=None, words=("look out",))))
-    rivalled = Exposure(cues=(*base, Cue(kind=OTHER_KIND, words=("paint",))))
+    masked = ToolSelector(cues=(*base, Cue(kind=None, words=("look out",))))
+    rivalled = ToolSelector(cues=(*base, Cue(kind=OTHER_KIND, words=("paint",))))
 
     assert "searching" == masked.detect("look here").kind
     assert masked.detect("look out").kind is None
@@ -480,16 +480,16 @@ def test_detect_applies_masks_and_other_requests():
         (lambda: Cue(kind="searching", words=("a",), weight=0), "weight must be"),
         (lambda: Cue(kind="searching", words=("a",), weight=1.1), "weight must be"),
         (lambda: Cue(kind=3, words=("a",)), "kind must be"),
-        (lambda: ContextRule(kind="a", tools="save/*"), "tools must be a tuple"),
-        (lambda: ContextRule(kind="a", tools=("save/*",), doubts="("), "doubts must be a regular expression"),
-        (lambda: ContextRule(kind="a", tools=("save/*",), doubts=3), "doubts must be a regular expression"),
-        (lambda: Exposure(threshold=2), "threshold must be"),
-        (lambda: Exposure(threshold="0.7"), "threshold must be"),
-        (lambda: Exposure(cues=("decide",)), "cues must be objects of Cue"),
-        (lambda: Exposure(contexts=3), "contexts must be objects of ContextRule"),
-        (lambda: Exposure(cues=(), contexts=DEFAULT_CONTEXTS * 2), "one rule a kind"),
-        (lambda: Exposure(cues=(Cue(kind="planning", words=("plan",)),)), "the kind of a cue must be one of"),
-        (lambda: Exposure(always="save/decision"), "always must be a tuple"),
+        (lambda: SelectionRule(kind="a", tools="save/*"), "tools must be a tuple"),
+        (lambda: SelectionRule(kind="a", tools=("save/*",), doubt_words="("), "doubts must be a regular expression"),
+        (lambda: SelectionRule(kind="a", tools=("save/*",), doubt_words=3), "doubts must be a regular expression"),
+        (lambda: ToolSelector(threshold=2), "threshold must be"),
+        (lambda: ToolSelector(threshold="0.7"), "threshold must be"),
+        (lambda: ToolSelector(cues=("decide",)), "cues must be objects of Cue"),
+        (lambda: ToolSelector(rules=3), "contexts must be objects of ContextRule"),
+        (lambda: ToolSelector(cues=(), rules=DEFAULT_CONTEXTS * 2), "one rule a kind"),
+        (lambda: ToolSelector(cues=(Cue(kind="planning", words=("plan",)),)), "the kind of a cue must be one of"),
+        (lambda: ToolSelector(always="save/decision"), "always must be a tuple"),
     ],
 )
 def test_cue_context_and_exposure_reject_invalid_arguments(make, message):
@@ -502,7 +502,7 @@ def test_cue_context_and_exposure_reject_invalid_arguments(make, message):
 
 @given(st.text())
 def test_detect_returns_context_for_any_text(text):
-    assert isinstance(EXPOSURE.detect(text), Context)
+    assert isinstance(EXPOSURE.detect(text), ToolSelection)
 
 
 def test_detect_reads_both_ends_of_long_message_and_allows_all_tools():
@@ -511,7 +511,7 @@ def test_detect_reads_both_ends_of_long_message_and_allows_all_tools():
     for text in (f"continue from yesterday. {filler}", f"{filler} continue from yesterday"):
         context = EXPOSURE.detect(text)
 
-        assert ("resuming", "all") == (context.kind, context.allowed)
+        assert ("resuming", "all") == (context.kind, context.tool_names)
     assert "resuming" == EXPOSURE.detect(f"continue from yesterday\n```\n{filler}\nwhat did we decide?\n```").kind
 
 

@@ -16,7 +16,7 @@ from mama_structs.adapters.shared.tool_schemas import to_strict_schema
 from mama_structs.errors import InvalidArgument, MemoryNotFound, StoreError
 from mama_structs.memory.graph import traversal as graph
 from mama_structs.memory.graph.results import build_chain
-from mama_structs.memory.types.model import LinkType, Noticed, NoticedMemory
+from mama_structs.memory.types.model import LinkType, SaveWarnings, RelatedMemory
 from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.settings import DescriptorSettings, Settings, ToolSettings
 from mama_structs.testing.plain_engine import PlainReader
@@ -156,7 +156,7 @@ async def test_arguments_missing_in_schema_are_accepted(call, memories, jwt):
     second = await call("evolve/supersede", decision_id=first["id"], decision="e", reasoning="", confidence=0.2)
 
     assert [first["id"], jwt[1]] == [
-        one.id for one in (await memories.evolution(jwt[1])).memories if one.id in (first["id"], jwt[1])
+        one.id for one in (await memories.history(jwt[1])).memories if one.id in (first["id"], jwt[1])
     ]
     assert "speed" == (await memories.get(fact["id"])).metadata.category
     assert 0.2 == (await memories.get(second["id"])).metadata.confidence
@@ -212,8 +212,8 @@ async def test_saved_memories_and_links_have_model_as_author(call, memories, jwt
     await call(
         "save/insight", content="Redis loses sessions at restart", links=[{"to_id": jwt[1], "relationship": "limits"}]
     )
-    saved = await memories.recent(limit=10)
-    links = [link for memory in saved for link in await memories.links_of(memory.id) if link.created_by != "system"]
+    saved = await memories.list(limit=10)
+    links = [link for memory in saved for link in await memories.links(memory.id) if link.created_by != "system"]
 
     assert 5 == len(saved)
     assert {"llm"} == {memory.metadata.created_by for memory in saved}
@@ -234,7 +234,7 @@ async def test_save_decision_stores_all_arguments(call, memories, jwt):
         evidence=["https://example.org/graph", jwt[0]],
     )
     memory = await memories.get(answer["id"])
-    mine = [link for link in await memories.links_of(memory.id) if link.created_by == "llm"]
+    mine = [link for link in await memories.links(memory.id) if link.created_by == "llm"]
     asked = next(link for link in mine if link.to_id == jwt[0])
 
     assert ("cache", "Cache sessions for a minute", "Redis is asked too often", 0.4) == (
@@ -261,7 +261,7 @@ async def test_links_accept_id_and_id_with_relationship(call, memories, jwt):
     saved = await call("save/insight", content="a fact", links=links)
     made = {
         (link.to_id, link.metadata.original_relationship)
-        for link in await memories.links_of(saved["id"])
+        for link in await memories.links(saved["id"])
         if link.created_by == "llm"
     }
 
@@ -309,7 +309,7 @@ async def test_save_note_names_conflicting_or_duplicate_memory(call, memories):
     back = await call("save/decision", topic="logins", decision="Use JWT for logins", reasoning="No state")
 
     assert back["note"].startswith(f"Said before, and may contradict {against['id']}: if that no longer holds")
-    assert {first["id"], against["id"], back["id"]} == {one.id for one in await memories.recent()}
+    assert {first["id"], against["id"], back["id"]} == {one.id for one in await memories.list()}
     await memories.delete(back["id"])
     await call("evolve/supersede", decision_id=first["id"], decision=against["id"], reasoning="Tokens were stolen")
 
@@ -321,7 +321,7 @@ async def test_save_note_names_conflicting_or_duplicate_memory(call, memories):
     kinds=st.fixed_dictionaries(
         {
             name: st.lists(
-                st.builds(NoticedMemory, st.sampled_from(["decision_" + 50 * "x", "insight_y"]), st.just(0.9)),
+                st.builds(RelatedMemory, st.sampled_from(["decision_" + 50 * "x", "insight_y"]), st.just(0.9)),
                 max_size=9,
             )
             for name in ("copy_of", "may_contradict", "may_replace")
@@ -329,7 +329,7 @@ async def test_save_note_names_conflicting_or_duplicate_memory(call, memories):
     )
 )
 def test_save_note_is_one_line_with_most_important_id(kinds):
-    seen = Noticed(**{name: tuple(found) for name, found in kinds.items()})
+    seen = SaveWarnings(**{name: tuple(found) for name, found in kinds.items()})
     note = _render_warnings("decision_z", seen)
     first = [*kinds["may_replace"], *kinds["may_contradict"], *kinds["copy_of"]]
 
@@ -337,7 +337,7 @@ def test_save_note_is_one_line_with_most_important_id(kinds):
     if note is not None:
         assert first[0].id in note
         assert (1, True) == (note.count("_") - note.count("evolve_"), len(note) <= 160)
-        assert bool(seen.copy_of and first[0] is not seen.copy_of[0]) is note.startswith("Said before, and ")
+        assert bool(seen.duplicate_of and first[0] is not seen.duplicate_of[0]) is note.startswith("Said before, and ")
 
 
 async def test_correct_changes_text_and_keeps_history(call, memories):
@@ -356,7 +356,7 @@ async def test_forget_erases_by_id_source_and_topic_when_host_allows_it():
     async with Session.open(embedder=HashEmbedder(), settings=Settings(tools=ToolSettings(forget=True))) as session:
         tool = session.tools["evolve/forget"]
         one = await session.memories.save_insight("Ada lives in Ghent", source="ref:mail")
-        await session.memories.save_decision("ada", "Write to Ada", "she asked")
+        await session.memories.save_decision("Write to Ada", topic="ada", reasoning="she asked")
         for arguments in ({}, {"about": None}):
             with pytest.raises(InvalidArgument, match="forget needs ids"):
                 await session.call("evolve__forget", arguments)

@@ -159,7 +159,7 @@ async def test_inserted_handles_are_named_in_log_approval_and_answer(session, ca
 
 async def test_tools_that_resolve_handles_receive_the_handle(session):
     """These are the memory tools, the ref tools, and a host's tools with ``resolve=False``."""
-    session.tools.add(attrs.evolve(TAKE, name="raw", resolve=False))
+    session.tools.add(attrs.evolve(TAKE, name="raw", resolves_handles=False))
     assert "ref:code" == (await session.call("raw", {"text": "ref:code"}))["text"]
     assert CODE == (await session.call("raw", {"text": {"$ref": "ref:code"}}))["text"]
     saving = {

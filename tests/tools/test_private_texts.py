@@ -118,14 +118,14 @@ async def test_methods_do_not_repeat_wrong_arguments(tmp_path):
             lambda: session.memories.get(PRIVATE_TEXT),
             lambda: session.memories.set_outcome(PRIVATE_TEXT, PRIVATE_TEXT, reason=PRIVATE_TEXT),
             lambda: session.memories.search("x", since=PRIVATE_TEXT),
-            lambda: session.resolver.query(PRIVATE_TEXT),
+            lambda: session.resolver.fetch(PRIVATE_TEXT),
             lambda: session.observe({"role": PRIVATE_TEXT, "content": PRIVATE_TEXT}),
             lambda: session.observe([{"type": PRIVATE_TEXT, "text": PRIVATE_TEXT}]),
             lambda: session.call(PRIVATE_TEXT, {}),
             lambda: session.refs.get(f"ref:{PRIVATE_TEXT}"),
             lambda: session.refs.edit("plan", PRIVATE_TEXT, PRIVATE_TEXT),
             lambda: session.tools.add(PRIVATE_TEXT),
-            lambda: Session.open(files=PRIVATE_TEXT * 200),
+            lambda: Session.open(files_root=PRIVATE_TEXT * 200),
         ]
         for number, ask in enumerate(asked):
             with pytest.raises(MamaStructsError) as told:

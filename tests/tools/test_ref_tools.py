@@ -67,7 +67,7 @@ class Desk:
 
     async def call(self, name, **arguments):
         answer = await self.tools[name].run(arguments)
-        assert self.store.answers.budget.fits(answer)
+        assert self.store.answers._budget.fits(answer)
         return answer
 
     async def follow(self, name, **arguments):
@@ -89,11 +89,11 @@ async def test_answers_fit_budget_for_any_content_and_arguments(size, content, t
     """The budget is in characters, or in tokens of any kind."""
     desk = Desk(SETTINGS_BY_NAME[size])
     desk.store.add(content)
-    desk.store.ingest(f'<ref id="a" title="{title}" type="text">{content}</ref>')
-    desk.store.ingest(f'<ref id="b" title="{title}" lang="{title[:100]}">{content}</ref>')
+    desk.store.observe(f'<ref id="a" title="{title}" type="text">{content}</ref>')
+    desk.store.observe(f'<ref id="b" title="{title}" lang="{title[:100]}">{content}</ref>')
     for name, arguments in calls:
         await desk.call(name, **arguments)
-    assert desk.store.answers.budget.fits(desk.store.prompt(handles=True).partition("</file_descr")[2][22:])
+    assert desk.store.answers._budget.fits(desk.store.system_prompt(handles=True).partition("</file_descr")[2][22:])
 
 
 @given(
@@ -106,7 +106,7 @@ async def test_answers_fit_budget_for_any_content_and_arguments(size, content, t
 async def test_continuations_return_complete_content(size, content, count):
     """Covers page mode, char mode, the parameter `read_all`, and a ref."""
     desk = Desk(SETTINGS_BY_NAME[size])
-    desk.store.ingest(f'<ref id="a">\n{content}\n</ref>')
+    desk.store.observe(f'<ref id="a">\n{content}\n</ref>')
     stored = desk.store.get("a").body.text
     calls = [
         ("read_fd", {"mode": "page", "count": max(1, count)}),
@@ -163,7 +163,7 @@ async def test_continuations_read_large_parts(size, arguments):
 async def test_list_refs_continuation_keeps_category(category):
     desk = Desk()
     for number in range(150):
-        desk.store.ingest(f'<ref id="c{number}" lang="python">{number}</ref><ref id="t{number}">{number}</ref>')
+        desk.store.observe(f'<ref id="c{number}" lang="python">{number}</ref><ref id="t{number}">{number}</ref>')
     answers = await desk.follow("list_refs", category=category)
     ids = [answer_in(row).get("id") for answer in answers for row in answer.text.strip("\n").split("\n")]
 
@@ -185,15 +185,15 @@ async def test_read_all_of_large_content_returns_one_budget_and_remaining_size()
 async def test_list_refs_returns_ten_thousand_refs_in_parts():
     desk = Desk()
     for number in range(9_999):
-        desk.store.ingest(f'<ref id="r{number}">{number}</ref>')
-    desk.store.ingest('<ref id="r5">again</ref>')
+        desk.store.observe(f'<ref id="r{number}">{number}</ref>')
+    desk.store.observe('<ref id="r5">again</ref>')
     answers = await desk.follow("list_refs")
     ids = [answer_in(row).get("id") for answer in answers for row in answer.text.strip("\n").split("\n")]
 
     assert {"9999"} == {answer.get("count") for answer in answers}
     assert ["r5", "r9998", "r9997"] == ids[:3]
     assert 9_999 == len(ids) == len(set(ids))
-    prompt = desk.store.prompt(handles=True)
+    prompt = desk.store.system_prompt(handles=True)
     listed = answer_in(prompt[prompt.index("<stored_handles") :])
     assert ("9999", listed.get("shown")) == (listed.get("count"), str(listed.text.count("<ref ")))
     assert "r5" == answer_in(listed.text.split("\n")[1]).get("id")
@@ -221,7 +221,7 @@ async def test_search_fd_continuation_finds_each_match_once():
 
 async def test_tools_accept_ref_id_without_prefix():
     desk = Desk()
-    desk.store.ingest('<ref id="x">needle</ref>')
+    desk.store.observe('<ref id="x">needle</ref>')
 
     assert "needle" == answer_in(await desk.call("read_fd", fd="x")).text
     assert 'count="1"' in await desk.call("search_fd", fd="x@1", query="NEEDLE")
@@ -242,7 +242,7 @@ async def test_error_does_not_repeat_long_argument():
 async def test_edit_ref_and_put_ref_create_versions():
     """An invalid edit returns an error, and nothing is stored."""
     desk = Desk()
-    desk.store.ingest('<ref id="x">one\ntwo</ref>')
+    desk.store.observe('<ref id="x">one\ntwo</ref>')
 
     assert '<ref_stored id="x" version="2" lines="2" chars="9"/>' == await desk.call(
         "edit_ref", ref_id="ref:x", old="two", new="three"
@@ -261,7 +261,7 @@ async def test_prompt_and_descriptions_of_ref_tools_are_short():
     async with Session.open() as session:
         shown = [tool for tool in session.tools.values() if "/" not in tool.name]
         texts = [
-            session.refs.prompt(),
+            session.refs.system_prompt(),
             *(
                 to_json_text({"name": t.name, "description": t.description, "input_schema": t.input_schema})
                 for t in shown
@@ -277,7 +277,7 @@ async def test_prompt_and_descriptions_of_ref_tools_are_short():
 
 
 async def test_prompt_explains_file_export_only_with_files_directory(tmp_path):
-    async with Session.open(files=tmp_path) as session:
+    async with Session.open(files_root=tmp_path) as session:
         assert "fd_to_file(" in session.system_prompt()
 
 

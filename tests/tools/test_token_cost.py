@@ -58,7 +58,7 @@ async def test_memory_tool_definitions_fit_token_limit(adapter, strict, most):
 
 
 async def test_system_prompt_fits_token_limit(tmp_path):
-    async with Session.open(embedder=HashEmbedder(), files=tmp_path) as session:
+    async with Session.open(embedder=HashEmbedder(), files_root=tmp_path) as session:
         prompt = session.system_prompt()
 
     assert tokens(prompt) <= 620

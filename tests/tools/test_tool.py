@@ -225,7 +225,7 @@ async def test_output_schema_of_typed_result_allows_references(kind):
     ]
     full = to_jsonable(await tool.run({"include_references": True}))
 
-    assert "Reef" == References.of(full)["0-1"]["name"]
+    assert "Reef" == References.from_result(full)["0-1"]["name"]
     assert [] == [error.message for answer in (*answers, full) for error in schema.iter_errors(answer)]
 
 
@@ -377,7 +377,7 @@ def test_from_function_accepts_methods_objects_and_partials(function, name, desc
     tool = Tool.from_function(function)
 
     assert (name, description) == (tool.name, tool.description)
-    assert parameters == list(tool.signature.parameters)[:2]
+    assert parameters == list(tool._signature.parameters)[:2]
 
 
 async def test_wrapper_receives_added_arguments():

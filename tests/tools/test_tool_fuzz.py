@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from mama_structs import HashEmbedder, Session
+from mama_structs import HashEmbedder, Session, admin
 from mama_structs.errors import MamaStructsError
 from mama_structs.memory.types.relationships import normalize_relationship
 from mama_structs.settings import DescriptorSettings, Settings
@@ -45,7 +45,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    chosen = Settings(descriptors=DescriptorSettings(root=str(tmp_path_factory.mktemp("exports"))))
+    chosen = Settings(descriptors=DescriptorSettings(files_root=str(tmp_path_factory.mktemp("exports"))))
     with asyncio.Runner() as runner:
 
         async def opened(stack):
@@ -70,7 +70,7 @@ def world(tmp_path_factory):
             "decision_nothing_1700000000000_00000000",
         ]
         yield made
-        findings = runner.run(made.session.memories.check())
+        findings = runner.run(admin.check(made.session.memories))
         runner.run(stack.aclose())
     assert [] == findings
 
@@ -113,7 +113,7 @@ def test_call_with_random_arguments_answers_or_changes_nothing(world, wrong):
 
     hold()
 
-    assert [] == world.runner.run(world.session.memories.check())
+    assert [] == world.runner.run(admin.check(world.session.memories))
 
 
 @pytest.mark.parametrize("arguments", [[], "text", 5, [["topic", "a"]], {5: "x"}, {None: None}, {"topic": object()}])
@@ -162,7 +162,7 @@ def test_save_decision_stores_exact_arguments(world, data):
     # Skip texts that differ from a stored text only in case, because saving them returns the stored memory.
     assume("note" not in answer or not answer["note"].startswith("This was saved before"))
     memory = world.runner.run(world.session.memories.get(answer["id"]))
-    links = [one for one in world.runner.run(world.session.memories.links_of(memory.id)) if one.created_by == "llm"]
+    links = [one for one in world.runner.run(world.session.memories.links(memory.id)) if one.created_by == "llm"]
     wanted = {(one, "implements"): 1.0 for one in arguments["implements"]}
     for one in arguments["links"]:
         key = (one["to_id"], normalize_relationship(one["relationship"].strip()))

@@ -71,7 +71,7 @@ results = mappings(st.recursive(texts(), lambda inner: lists(inner) | mappings(i
 def test_widened_schema_accepts_result_truncated_to_any_budget(result, limit):
     schema, value = result
     told = make_answer_schema(schema)
-    shown = RefStore().within(value, Budget(limit), schema=told)
+    shown = RefStore()._within(value, Budget(limit), schema=told)
 
     Draft202012Validator(schema).validate(value)
     Draft202012Validator.check_schema(told)

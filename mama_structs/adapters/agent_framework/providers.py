@@ -200,7 +200,7 @@ class SessionHistoryProvider(HistoryProvider):
 
     async def _load_messages(self, session_id: str | None, *, limit: int | None = None) -> list[Message]:
         labels = self._labels(session_id)
-        found = await self._session.records.list(labels, nested=False, limit=limit, last_first=True)
+        found = await self._session.records.list(labels, nested=False, limit=limit, reverse=True)
         return [Message.from_dict(one.value) for one in reversed(found)]
 
     def _labels(self, session_id: str | None) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from mama_structs.adapters.anthropic.memory_texts import (
     replace_text,
 )
 from mama_structs.errors import InvalidArgument, VersionConflict
-from mama_structs.memory.types.record import HostRecord, RecordPlace
+from mama_structs.memory.types.record import Record, RecordPlace
 from mama_structs.session.session import Session
 
 _ROOT: Final = "/memories"
@@ -112,10 +112,10 @@ class MemoryFiles:
     def _get_place(self, names: tuple[str, ...]) -> RecordPlace:
         return (*self.labels, *names[:-1]), names[-1]
 
-    async def _read(self, names: tuple[str, ...]) -> HostRecord | None:
+    async def _read(self, names: tuple[str, ...]) -> Record | None:
         return await self.session.records.get(*self._get_place(names)) if names else None
 
-    async def _list_below(self, names: tuple[str, ...], *, limit: int | None = None) -> Sequence[HostRecord]:
+    async def _list_below(self, names: tuple[str, ...], *, limit: int | None = None) -> Sequence[Record]:
         return await self.session.records.list((*self.labels, *names), limit=limit)
 
     async def _find_places(self, path: str, names: tuple[str, ...]) -> list[RecordPlace]:
@@ -161,7 +161,7 @@ class MemoryFiles:
             text=[text[begin : begin + most] for begin in range(0, len(text), most)],
             origin="model",
             created_by="llm",
-            history=True,
+            keep_history=True,
             if_version=version,
         )
 
@@ -188,7 +188,7 @@ def _parse_path(arguments: Mapping[str, Any], name: str = "path") -> tuple[str, 
     return path, tuple(names)
 
 
-def _read_text(record: HostRecord, path: str) -> str:
+def _read_text(record: Record, path: str) -> str:
     if not isinstance(record.value, str):
         # The host has stored a value other than a string under this key.
         raise FileError(f"Unsupported file type for {path}")

@@ -121,7 +121,7 @@ async def handle(
     return {"role": "user", "content": results} if results else None
 
 
-async def recalled(
+async def add_recall(
     session: Session, messages: Sequence[Mapping[str, Any]], *, max_chars: int = DEFAULT_MAX_RECALL_CHARS
 ) -> list[Mapping[str, Any]]:
     """

@@ -10,7 +10,7 @@ from mama_structs import sync
 from mama_structs.adapters.google_adk.common import HOST_LABEL, convert_errors, hash_name
 from mama_structs.adapters.shared.loop_bridge import LoopBridge
 from mama_structs.errors import VersionConflict
-from mama_structs.records import NewRecord
+from mama_structs.memory.types.record import NewRecord
 from mama_structs.session.session import Session
 
 try:
@@ -142,7 +142,7 @@ class AdkArtifactService(BaseArtifactService):
             about_json = about.model_dump(mode="json") | {"custom_metadata": metadata}
             value = {"filename": place.filename, "pieces": len(pieces), "about": about_json}
             was = 0 if newest is None else newest.version
-            new = [NewRecord(place.labels, _ABOUT_KEY, value, history=True, if_version=was)]
+            new = [NewRecord(place.labels, _ABOUT_KEY, value, keep_history=True, if_version=was)]
             new += [NewRecord(*at, piece) for at, piece in zip(_list_piece_places(place, value), pieces, strict=True)]
             try:
                 await self._records.put_many(new)

@@ -14,7 +14,7 @@ from mama_structs.adapters.shared.loop_bridge import LoopBridge
 from mama_structs.errors import VersionConflict
 from mama_structs.memory.types.engine import DISPLAY_BOUNDS
 from mama_structs.memory.types.model import MemoryType
-from mama_structs.records import HostRecord, NewRecord
+from mama_structs.memory.types.record import NewRecord, Record
 from mama_structs.session.session import Session
 from mama_structs.session.wiring import find_author
 
@@ -150,10 +150,10 @@ class AdkMemoryService(BaseMemoryService):
     async def _find_memories(self, labels: tuple[str, ...], query: str) -> list[tuple[float, MemoryEntry]]:
         """Return matching memories with their relevance."""
 
-        def is_shared(record: HostRecord) -> bool:
+        def is_shared(record: Record) -> bool:
             return record.labels[:2] != labels[:2] or record.labels == labels
 
-        def entry(record: HostRecord) -> MemoryEntry:
+        def entry(record: Record) -> MemoryEntry:
             if record.labels == labels:
                 return MemoryEntry.model_validate(record.value)
             return _create_entry(record.memory_id, record.text, record.origin, record.created_at)
@@ -161,8 +161,8 @@ class AdkMemoryService(BaseMemoryService):
         if not self._shared:
             hits = await self._records.search(query, labels, limit=self._limit)
             return [(hit.relevance, entry(hit.record)) for hit in hits]
-        hits = await self._records.search(query, where=is_shared, limit=self._limit)
-        others = await self._bridge.session.memories.search(query, types=_NON_RECORD_TYPES, limit=self._limit)
+        hits = await self._records.search(query, predicate=is_shared, limit=self._limit)
+        others = await self._bridge.session.memories.search(query, type=_NON_RECORD_TYPES, limit=self._limit)
         memories = [(hit.relevance, hit.memory) for hit in others]
         return [(hit.relevance, entry(hit.record)) for hit in hits] + [
             (relevance, _create_entry(one.id, one.content, one.origin, one.created_at)) for relevance, one in memories

@@ -181,7 +181,7 @@ class HaystackDocumentStore(DocumentRecords):
         if not top_k:
             return []
         hits = await self._bridge.arun(
-            lambda: self._bridge.session.records.search(query, self._labels, where=where, limit=top_k)
+            lambda: self._bridge.session.records.search(query, self._labels, predicate=where, limit=top_k)
         )
         return [restore_document(hit.record, score=hit.score) for hit in hits]
 

@@ -14,8 +14,7 @@ from mama_structs._internal import validation as _check
 from mama_structs.adapters.haystack.connection import HOST_LABEL, SessionComponent, SessionLocation
 from mama_structs.errors import InvalidArgument, VersionConflict
 from mama_structs.memory.types.model import ORIGINS, Origin
-from mama_structs.memory.types.record import check_labels
-from mama_structs.records import HostRecord, NewRecord
+from mama_structs.memory.types.record import NewRecord, Record, check_labels
 
 try:
     from haystack import Document
@@ -49,11 +48,11 @@ class DocumentRecords(SessionComponent):
         self.origin: Origin = _check.check_choice("origin", origin, ORIGINS)
         self._labels = (HOST_LABEL, "documents", collection)
 
-    async def _records(self, filters: Filters = None) -> list[HostRecord]:
+    async def _records(self, filters: Filters = None) -> list[Record]:
         """Return the records of matching documents, in the order in which they were written."""
         where = create_record_filter(filters)
         records = self._bridge.session.records
-        found = await self._bridge.arun(lambda: records.list(self._labels, nested=False, where=where))
+        found = await self._bridge.arun(lambda: records.list(self._labels, nested=False, predicate=where))
         return sorted(found, key=lambda one: one.value["place"])
 
     async def _load_in_memory_store(self, filters: Filters = None) -> InMemoryDocumentStore:
@@ -108,7 +107,7 @@ class DocumentRecords(SessionComponent):
         )
 
 
-def create_record_filter(filters: Filters) -> Callable[[HostRecord], bool] | None:
+def create_record_filter(filters: Filters) -> Callable[[Record], bool] | None:
     """Return a predicate for records of matching documents, or None without filters."""
     if not filters:
         return None
@@ -127,7 +126,7 @@ def serialize_document(document: Document) -> dict[str, Any]:
     return fields
 
 
-def restore_document(record: HostRecord, **changes: Any) -> Document:
+def restore_document(record: Record, **changes: Any) -> Document:
     """Return the document of a record. *changes* replaces fields of the document."""
     fields = {**record.value["document"], **changes}
     if "embedding" in fields:

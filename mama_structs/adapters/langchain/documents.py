@@ -15,7 +15,7 @@ from mama_structs._internal import validation as _check
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.embedding.protocol import Kind, Vectors
 from mama_structs.memory.types.model import Origin
-from mama_structs.records import HostRecord, NewRecord
+from mama_structs.memory.types.record import NewRecord, Record
 
 try:
     from langchain_core.documents import Document
@@ -91,13 +91,13 @@ def _create_value(position: int, text: object, metadata: object) -> dict[str, An
     return {"text": _check.check_text(f"texts[{position}]", text, allow_empty=True), "metadata": dict(fields)}
 
 
-def create_document(record: HostRecord, **metadata: Any) -> Document:
+def create_document(record: Record, **metadata: Any) -> Document:
     """Return the document of a vector store's record."""
     kept = record.value
     return Document(id=record.key, page_content=kept["text"], metadata={**kept["metadata"], **metadata})
 
 
-def compile_filter(filter_: DocumentFilter | None) -> Callable[[HostRecord], bool] | None:
+def compile_filter(filter_: DocumentFilter | None) -> Callable[[Record], bool] | None:
     """Return a predicate for records that match a filter, or None without a filter."""
     if filter_ is None:
         return None

@@ -20,7 +20,7 @@ from mama_structs.errors import InvalidArgument
 from mama_structs.memory.embedding.factory import CallableEmbedder, as_embedder
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.graph.results import Hit
-from mama_structs.records import NewRecord
+from mama_structs.memory.types.record import NewRecord
 from mama_structs.session.session import Session
 
 try:
@@ -39,7 +39,7 @@ except ImportError as _missing:
 _PAGE_KEYS: Final = 100
 
 
-def embedder(
+def embedder_from_langchain(
     embeddings: Embeddings,
     *,
     name: str,
@@ -152,7 +152,7 @@ class SessionKeyValueStore(BaseStore[str, Any]):
 
     async def _load_page(self, prefix: str | None, after: str | None) -> list[str]:
         records = self._bridge.session.records
-        page = await records.list(self._labels, nested=False, prefix=prefix or "", after=after, limit=_PAGE_KEYS)
+        page = await records.list(self._labels, nested=False, prefix=prefix or "", cursor=after, limit=_PAGE_KEYS)
         return [record.key for record in page]
 
 
@@ -216,7 +216,7 @@ class SessionRetriever(BaseRetriever):
     async def _find_documents(self, query: str, k: int | None) -> list[Document]:
         session, limit = self._bridge.session, self.k if k is None else k
         if self.collection is None:
-            hits = await session.memories.search(query, types=self.types, limit=limit, min_relevance=self.min_relevance)
+            hits = await session.memories.search(query, type=self.types, limit=limit, min_relevance=self.min_relevance)
             return [_create_memory_document(hit) for hit in hits]
         labels = create_labels(self.collection)
         found = await session.records.search(query, labels, nested=False, limit=limit, min_relevance=self.min_relevance)

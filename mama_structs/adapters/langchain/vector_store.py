@@ -19,7 +19,7 @@ from mama_structs.adapters.langchain.documents import (
 from mama_structs.adapters.shared.loop_bridge import LoopBridge, make_awaitable, make_blocking
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.types.model import Origin
-from mama_structs.records import RecordHit
+from mama_structs.memory.types.record import RecordHit
 from mama_structs.session.session import Session
 
 try:
@@ -178,7 +178,7 @@ class SessionVectorStore(VectorStore):
         filter: DocumentFilter | None = None,  # noqa: A002 - LangChain's parameter name
     ) -> Sequence[RecordHit]:
         records, is_match = self._bridge.session.records, compile_filter(filter)
-        return await records.nearest(query, self._labels, nested=False, where=is_match, limit=k)
+        return await records.nearest(query, self._labels, nested=False, predicate=is_match, limit=k)
 
     @make_awaitable
     async def asimilarity_search(self, /, query: str, k: int = 4, **options: Any) -> list[Document]:

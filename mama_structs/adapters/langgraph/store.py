@@ -15,7 +15,7 @@ from mama_structs import sync
 from mama_structs.adapters.langgraph.filters import check_filter, matches_filter
 from mama_structs.adapters.shared.loop_bridge import LoopBridge, make_awaitable
 from mama_structs.errors import InvalidArgument
-from mama_structs.records import HostRecord, NewRecord
+from mama_structs.memory.types.record import NewRecord, Record
 from mama_structs.session.session import Session
 
 try:
@@ -95,7 +95,7 @@ class LangGraphStore(BaseStore):
         """Run all operations, with all writes in one transaction, and return the results."""
         ops = _check_operations(ops)
         results: list[Result] = [None] * len(ops)
-        read: list[tuple[HostRecord, bool]] = []
+        read: list[tuple[Record, bool]] = []
         records = self._bridge.session.records
         gets = [(at, op) for at, op in enumerate(ops) if isinstance(op, GetOp)]
         found = await records.get_many([_get_place(op) for _, op in gets]) if gets else []
@@ -137,9 +137,9 @@ class LangGraphStore(BaseStore):
         return NewRecord(labels, key, value, text=texts or None, expires_at=expires_at)
 
     def _compute_expiry(self, minutes: float) -> datetime:
-        return self._bridge.session.records.now + timedelta(minutes=minutes)
+        return self._bridge.session.records._now + timedelta(minutes=minutes)
 
-    async def _refresh(self, read: Iterable[HostRecord]) -> None:
+    async def _refresh(self, read: Iterable[Record]) -> None:
         by_time: defaultdict[float, set[tuple[tuple[str, ...], str, int]]] = defaultdict(set)
         for record in read:
             if isinstance(record.value, list):
@@ -148,18 +148,18 @@ class LangGraphStore(BaseStore):
             # Extend only the version that was read, because a newer version may have a different TTL or none.
             await self._bridge.session.records.expire(sorted(places), self._compute_expiry(minutes))
 
-    async def _search(self, op: SearchOp) -> list[tuple[HostRecord, float | None]]:
+    async def _search(self, op: SearchOp) -> list[tuple[Record, float | None]]:
         labels, end = (*_ROOT_LABELS, *op.namespace_prefix), op.offset + op.limit
         records = self._bridge.session.records
-        scored: dict[_Place, tuple[HostRecord, float | None]] = {}
+        scored: dict[_Place, tuple[Record, float | None]] = {}
 
-        def matches(record: HostRecord) -> bool:
+        def matches(record: Record) -> bool:
             return (record.labels, record.key) not in scored and matches_filter(_get_value(record), op.filter or {})
 
         if op.query and op.query.strip() and end:
-            hits = await records.nearest(op.query[:_MAX_QUERY_CHARS], labels, where=matches, limit=end)
+            hits = await records.nearest(op.query[:_MAX_QUERY_CHARS], labels, predicate=matches, limit=end)
             scored = {(hit.record.labels, hit.record.key): (hit.record, hit.cosine) for hit in hits}
-        rest = await records.list(labels, where=matches, limit=end - len(scored)) if end > len(scored) else []
+        rest = await records.list(labels, predicate=matches, limit=end - len(scored)) if end > len(scored) else []
         return [*scored.values(), *((record, None) for record in rest)][op.offset : end]
 
     async def _list_namespaces(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:
@@ -198,13 +198,13 @@ def _get_place(op: GetOp | PutOp) -> _Place:
     return (*_ROOT_LABELS, *op.namespace), op.key
 
 
-def _get_value(record: HostRecord) -> dict[str, Any]:
+def _get_value(record: Record) -> dict[str, Any]:
     """Return the value of an item. Items with a TTL are stored as [value, minutes]."""
     value: dict[str, Any] = record.value[0] if isinstance(record.value, list) else record.value
     return value
 
 
-def _create_item_fields(record: HostRecord) -> dict[str, Any]:
+def _create_item_fields(record: Record) -> dict[str, Any]:
     return {
         "namespace": record.labels[len(_ROOT_LABELS) :],
         "key": record.key,

@@ -13,7 +13,8 @@ from urllib.parse import quote
 import attrs
 
 from mama_structs.errors import InvalidArgument, VersionConflict
-from mama_structs.records import HostRecord, NewRecord, RecordStore
+from mama_structs.memory.records.record_store import RecordStore
+from mama_structs.memory.types.record import NewRecord, Record
 
 _ROOT_LABELS: Final = ("langgraph", "threads")
 # Labels in deletion order: checkpoints come first, so that an interrupted deletion leaves no checkpoint without values.
@@ -109,7 +110,7 @@ class ThreadStore:
     async def get(self, thread: str, namespace: str, checkpoint: str | None) -> SavedCheckpoint | None:
         """Return a checkpoint, by default the namespace's latest, or None if it does not exist."""
         labels = _create_labels(thread, _CHECKPOINTS_LABEL, namespace)
-        latest = [] if checkpoint else await self._records.list(labels, nested=False, last_first=True, limit=1)
+        latest = [] if checkpoint else await self._records.list(labels, nested=False, reverse=True, limit=1)
         found = await self._records.get(labels, checkpoint) if checkpoint else next(iter(latest), None)
         return None if found is None else await self._load_values(_parse_checkpoint(found))
 
@@ -125,14 +126,14 @@ class ThreadStore:
     ) -> builtins.list[SavedCheckpoint]:
         """Return matching checkpoints, newest first. *where* is a predicate on their metadata."""
 
-        def is_match(record: HostRecord) -> bool:
+        def is_match(record: Record) -> bool:
             return (checkpoint is None or record.key == checkpoint) and where(_decode_blob(record.value["metadata"]))
 
-        found: builtins.list[HostRecord] = []
+        found: builtins.list[Record] = []
         if limit is None or limit > 0:
             for labels in await self._list_namespaces(thread, namespace):
                 found += await self._records.list(
-                    labels, nested=False, last_first=True, after=before, limit=limit, where=is_match
+                    labels, nested=False, reverse=True, cursor=before, limit=limit, predicate=is_match
                 )
         found.sort(key=lambda record: record.key, reverse=True)
         return [
@@ -210,7 +211,7 @@ class ThreadStore:
             if labels[len(_ROOT_LABELS) + 1] == _CHECKPOINTS_LABEL and ending in (None, labels[-1])
         ]
 
-    async def _list_writes(self, saved: SavedCheckpoint) -> Sequence[HostRecord]:
+    async def _list_writes(self, saved: SavedCheckpoint) -> Sequence[Record]:
         """Return the records of the writes after a checkpoint."""
         labels = _create_labels(saved.thread, _WRITES_LABEL, saved.namespace)
         return await self._records.list(labels, nested=False, prefix=f"{saved.id} ")
@@ -255,7 +256,7 @@ def _decode_blob(packed: Sequence[str]) -> Blob:
     return packed[0], base64.b64decode(packed[1])
 
 
-def _parse_checkpoint(record: HostRecord) -> SavedCheckpoint:
+def _parse_checkpoint(record: Record) -> SavedCheckpoint:
     value: dict[str, Any] = record.value
     return SavedCheckpoint(
         thread=record.labels[len(_ROOT_LABELS)],

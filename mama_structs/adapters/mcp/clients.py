@@ -20,7 +20,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from mama_structs._internal.control_flow import ControlFlow
 from mama_structs.adapters.shared.tool_results import CallScheduler
 from mama_structs.session.session import Session
-from mama_structs.tools.exposed_tools import ToolView
+from mama_structs.tools.exposed_tools import ExposedTools
 
 _log = logging.getLogger("mama_structs")
 
@@ -53,8 +53,8 @@ class McpClient:
     session: Session
     # Each client has its own user and selects its own tools.
     # Until its first message, a client uses the session's selection.
-    own_tools: ToolView = attrs.field(init=False)
-    exposed_tools: ToolView = attrs.field(init=False)
+    own_tools: ExposedTools = attrs.field(init=False)
+    exposed_tools: ExposedTools = attrs.field(init=False)
     # False if the client's requests cannot be distinguished from requests of other clients.
     is_identified: bool = attrs.field(default=True, init=False)
     # Number of open subscription streams.
@@ -76,8 +76,8 @@ class McpClient:
 
     def __attrs_post_init__(self) -> None:
         self.scheduler = CallScheduler(self.session, of_one_turn=False, control_flow=CONTROL_FLOW)
-        shared = self.session.exposed
-        self.own_tools = ToolView(self.session.tools, exposure=shared.exposure, mode=shared.mode)
+        shared = self.session.exposed_tools
+        self.own_tools = ExposedTools(self.session.tools, exposure=shared.selector, mode=shared.mode)
         self.exposed_tools = shared
         self._handler = ListenHandler(self.bus, max_subscriptions=_MAX_STREAMS_PER_CLIENT)
 
@@ -104,7 +104,7 @@ class McpClient:
 
     def apply_session_selection(self) -> None:
         """Apply the session's tool selection, and notify the client if its list changed."""
-        self.exposed_tools = self.session.exposed
+        self.exposed_tools = self.session.exposed_tools
         self.notify_if_changed()
 
     async def listen(

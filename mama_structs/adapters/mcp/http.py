@@ -106,7 +106,7 @@ async def serve_http(
         finally:
             running.should_exit = True
             stopping.set()
-            own.end_streams()
+            own._end_streams()
             await run_to_completion(asyncio.wait_for(serving, None))
 
 

@@ -30,7 +30,7 @@ from mama_structs.errors import InvalidArgument, UnknownTool, repr_short
 from mama_structs.refs.messages.media import Media
 from mama_structs.session.recall_builder import build_recall
 from mama_structs.session.session import Session
-from mama_structs.tools.exposed_tools import Exposed
+from mama_structs.tools.exposed_tools import ExposedToolNames
 from mama_structs.tools.tool import Tool
 
 _log = logging.getLogger("mama_structs")
@@ -123,13 +123,13 @@ class McpServer(Server[McpClient]):
             message: See `mama_structs.Exposure.detect`.
 
         """
-        exposed = self.session.exposed
+        exposed = self.session.exposed_tools
         before = exposed.current.version
         if exposed.for_message(message).version == before:
             # Apply the unchanged selection of the session anyway, because a client may have its own selection.
             self._apply_session_selection(exposed.current)
 
-    def end_streams(self) -> None:
+    def _end_streams(self) -> None:
         """End the subscription streams, because a stopping server would wait for them."""
         self._clients.close()
 
@@ -148,7 +148,7 @@ class McpServer(Server[McpClient]):
             notification_options or NotificationOptions(tools_changed=True), experimental_capabilities, extensions
         )
 
-    def _apply_session_selection(self, _exposed: Exposed) -> None:
+    def _apply_session_selection(self, _exposed: ExposedToolNames) -> None:
         for client in self._clients:
             client.apply_session_selection()
 
@@ -156,7 +156,7 @@ class McpServer(Server[McpClient]):
     async def _serve_connection(self, _server: Server[McpClient]) -> AsyncIterator[McpClient]:
         # Subscribe only while there are connections, because the session may outlive the server.
         if self._unsubscribe is None:
-            self._unsubscribe = self.session.exposed.subscribe(self._apply_session_selection)
+            self._unsubscribe = self.session.exposed_tools.subscribe(self._apply_session_selection)
         client = self._clients.connect()
         try:
             yield client
@@ -206,7 +206,7 @@ class McpServer(Server[McpClient]):
     def _find_tool(self, wire: str) -> Tool | None:
         """Return the tool, or None if it is unknown."""
         try:
-            return self.session.tools[self.session.wire_names.tool(wire)]
+            return self.session.tools[self.session.tools.wire_names._tool(wire)]
         except UnknownTool:
             return None
 
@@ -228,7 +228,7 @@ class McpServer(Server[McpClient]):
         """Convert a result that violates its schema to an error, because clients do not validate errors."""
         note = _INVALID_RESULT_NOTE.format(fault[:_MAX_PATH_CHARS])
         refs = self.session.refs
-        shown = refs.within(answered.text, refs.budget.subtract(refs.budget.size(note) + 1), keeps=False)
+        shown = refs._within(answered.text, refs._budget.subtract(refs._budget.size(note) + 1), keeps=False)
         parts = [part for part in answered.parts if isinstance(part, Media)]
         return attrs.evolve(answered, is_error=True, parts=(f"{note}\n{shown}", *parts))
 
@@ -265,7 +265,7 @@ class McpServer(Server[McpClient]):
             await build_recall(
                 session.memories,
                 message,
-                exposure=session.exposed.exposure,
+                exposure=session.exposed_tools.selector,
                 is_resuming=not message,
                 max_chars=DEFAULT_MAX_RECALL_CHARS,
             )
@@ -317,7 +317,7 @@ def _create_wire_tool(wire: str, tool: Tool) -> types.Tool:
 
 def _get_output_schema(tool: Tool) -> dict[str, Any] | None:
     """Return a tool's output schema, or None if it returns a protocol result."""
-    returns = tool.signature.return_type
+    returns = tool._signature.return_type
     members = (returns, *get_args(returns))
     is_native = any(isinstance(one, type) and issubclass(one, CONTROL_FLOW.results) for one in members)
     return None if is_native else tool.output_schema

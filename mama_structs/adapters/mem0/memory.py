@@ -115,7 +115,7 @@ class AsyncMemory:
             )
             origin = least_trusted(one.origin for one in texts)
             texts = [TextToStore(fact, origin) for fact in facts]
-        new, now = [(str(uuid.uuid4()), one) for one in texts], self._records.now
+        new, now = [(str(uuid.uuid4()), one) for one in texts], self._records._now
         await self._records.put_many([record for name, one in new for record in create_records(name, one, own, now)])
         return {
             "results": [{"id": name, "memory": one.text, "event": "ADD", **one.speaker_answer} for name, one in new]
@@ -140,7 +140,7 @@ class AsyncMemory:
         """
         reject_unsupported(**others)
         test, most = compile_record_filters(filters), _check.check_integer("top_k", top_k, 0)
-        found = await self._records.list(MEMORY_LABELS, where=test)
+        found = await self._records.list(MEMORY_LABELS, predicate=test)
         newest = sorted(found, key=lambda record: (record.created_at, record.key), reverse=True)[:most]
         return {"results": [create_item(record) for record in newest]}
 
@@ -170,7 +170,7 @@ class AsyncMemory:
         test, most = compile_record_filters(filters), _check.check_integer("top_k", top_k, 0)
         least = _DEFAULT_THRESHOLD if threshold is None else _check.check_ratio("threshold", threshold)
         asked, detailed = _check.check_text("query", query).strip(), _check.check_bool("explain", explain)
-        hits = await self._records.search(asked, MEMORY_LABELS, where=test, min_relevance=least, limit=max(most, 1))
+        hits = await self._records.search(asked, MEMORY_LABELS, predicate=test, min_relevance=least, limit=max(most, 1))
         results = [(create_item(hit.record, score=hit.relevance), hit) for hit in hits[:most]]
         for result, hit in results if detailed else ():
             result["score_details"] = {"relevance": hit.relevance, "rank": hit.score}
@@ -222,7 +222,7 @@ class AsyncMemory:
         Their histories are retained.
         """
         test = compile_record_filters(collect_ids(dict(zip(ID_NAMES, (user_id, agent_id, run_id), strict=True))))
-        for record in await self._records.list(MEMORY_LABELS, where=test):
+        for record in await self._records.list(MEMORY_LABELS, predicate=test):
             await self._change(record.key, "DELETE", {})
         return {"message": "Memories deleted successfully!"}
 
@@ -251,6 +251,6 @@ class AsyncMemory:
                 return False
             # On a version conflict, the loop reads the memory again and retries.
             with contextlib.suppress(VersionConflict):
-                put, gone = create_change(record, past, kind, new, self._records.now)
+                put, gone = create_change(record, past, kind, new, self._records._now)
                 await self._records.put_many(put, delete=gone)
                 return True

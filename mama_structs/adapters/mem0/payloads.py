@@ -15,7 +15,7 @@ from mama_structs.adapters.mem0.filters import compile_filters
 from mama_structs.errors import InvalidArgument
 from mama_structs.importers.mem0.reader import HISTORY_LABELS, MEMORY_LABELS, compute_hash, read_expiry
 from mama_structs.memory.types.model import ORIGINS, Origin
-from mama_structs.records import HostRecord, NewRecord
+from mama_structs.memory.types.record import NewRecord, Record
 
 Message = Mapping[str, Any]
 ID_NAMES: Final = ("user_id", "agent_id", "run_id")
@@ -138,7 +138,7 @@ def create_records(
 
 
 def create_change(
-    record: HostRecord, past: HostRecord | None, kind: str, new: Mapping[str, Any], now: datetime
+    record: Record, past: Record | None, kind: str, new: Mapping[str, Any], now: datetime
 ) -> tuple[list[NewRecord], list[tuple[tuple[str, ...], str, int]]]:
     """
     Return the records to write and the record versions to delete for a change of a memory.
@@ -185,7 +185,7 @@ def _create_record_pair(
     return memory, NewRecord(HISTORY_LABELS, memory_id, events, if_version=versions[1], **own)
 
 
-def create_item(record: HostRecord, **score: Any) -> dict[str, Any]:
+def create_item(record: Record, **score: Any) -> dict[str, Any]:
     """Return a memory in mem0's answer format."""
     payload: Mapping[str, Any] = record.value
     more = {name: value for name, value in payload.items() if name not in _NON_METADATA_KEYS}
@@ -201,7 +201,7 @@ def create_item(record: HostRecord, **score: Any) -> dict[str, Any]:
     }
 
 
-def compile_record_filters(filters: Mapping[str, Any] | None) -> Callable[[HostRecord], bool]:
+def compile_record_filters(filters: Mapping[str, Any] | None) -> Callable[[Record], bool]:
     """Return a predicate for records; the filters must contain at least one id."""
     if filters is not None and not isinstance(filters, Mapping):
         raise InvalidArgument(f"filters must be a mapping, got {type(filters).__name__}")

@@ -87,7 +87,7 @@ class ConversationSession:
         if most == 0:
             return []
         records = self._bridge.session.records
-        found = await self._bridge.arun(lambda: records.list(self._labels, nested=False, limit=most, last_first=True))
+        found = await self._bridge.arun(lambda: records.list(self._labels, nested=False, limit=most, reverse=True))
         return [cast("TResponseInputItem", one.value) for one in reversed(found)]
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:

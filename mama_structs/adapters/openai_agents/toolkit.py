@@ -168,7 +168,7 @@ def _create_function_tool(
 ) -> FunctionTool:
     def is_enabled(_run: RunContextWrapper[Any], _agent: AgentBase[Any]) -> bool:
         # Raise for a closed session before the model is called.
-        session._check_here()  # noqa: SLF001 - internal API for adapters
+        session._check_here()
         return True
 
     async def on_invoke_tool(context: ToolContext[Any], arguments: str) -> _Output | Any:

@@ -78,7 +78,7 @@ def conversation_store(session: Session) -> SessionConversationStore:
     return SessionConversationStore(session)
 
 
-def recall(
+def recall_capability(
     session: Session,
     *,
     id: str | None = None,  # noqa: A002 - the framework's parameter name

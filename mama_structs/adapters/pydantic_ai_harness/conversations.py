@@ -18,7 +18,7 @@ from pydantic_ai_harness.step_persistence.conversations import (
 )
 
 from mama_structs.errors import InvalidArgument, VersionConflict, repr_short
-from mama_structs.records import HostRecord, NewRecord
+from mama_structs.memory.types.record import NewRecord, Record
 from mama_structs.session.session import Session
 
 # The summary's key is the conversation's id. Messages have the id as a label, so listing summaries reads no messages.
@@ -45,7 +45,7 @@ class SessionConversationStore:
 
     def __init__(self, session: Session) -> None:
         self._records = session.records
-        self._now = session.refs.now
+        self._now = session.refs._now
 
     async def save(self, *, summary: ConversationSummary, messages: Sequence[ModelMessage]) -> ConversationSummary:
         """
@@ -225,7 +225,7 @@ class SessionConversationStore:
         except VersionConflict:
             await self.delete(source=source)
 
-    async def _load_record(self, conversation_id: str) -> HostRecord:
+    async def _load_record(self, conversation_id: str) -> Record:
         """Return the record of a summary."""
         record = await self._records.get(_CONVERSATION_LABELS, conversation_id)
         if record is None:
@@ -250,7 +250,7 @@ class SessionConversationStore:
             return updated
 
 
-def _parse_summary(record: HostRecord) -> ConversationSummary:
+def _parse_summary(record: Record) -> ConversationSummary:
     return _SUMMARY_ADAPTER.validate_json(record.value)
 
 
@@ -258,6 +258,6 @@ def _serialize_summary(summary: ConversationSummary) -> str:
     return _SUMMARY_ADAPTER.dump_json(summary).decode()
 
 
-def _parse_messages(kept: Sequence[HostRecord]) -> list[ModelMessage]:
+def _parse_messages(kept: Sequence[Record]) -> list[ModelMessage]:
     # Messages are stored as JSON text, which escapes lone surrogates, because a record's text cannot contain them.
     return ModelMessagesTypeAdapter.validate_python([json.loads(one.value) for one in kept])

@@ -21,7 +21,7 @@ from pydantic_ai_harness.memory import (
 from mama_structs.adapters.pydantic_ai_harness.search import create_snippets, score_files
 from mama_structs.errors import InvalidArgument, VersionConflict, repr_short
 from mama_structs.memory.types.model import Origin
-from mama_structs.records import HostRecord, NewRecord
+from mama_structs.memory.types.record import NewRecord, Record
 from mama_structs.session.session import Session
 
 _FILE_LABELS: Final = ("pydantic-ai", "memory")
@@ -39,7 +39,7 @@ class SessionMemoryStore:
 
     def __init__(self, session: Session, origin: Origin) -> None:
         self._records = session.records
-        self._now = session.refs.now
+        self._now = session.refs._now
         self._max_text = session.settings.memory.max_content
         self._origin = origin
 
@@ -59,7 +59,7 @@ class SessionMemoryStore:
             metadata=file["metadata"],
         )
 
-    async def _load_file(self, labels: tuple[str, ...], key: str) -> tuple[HostRecord | None, int]:
+    async def _load_file(self, labels: tuple[str, ...], key: str) -> tuple[Record | None, int]:
         """Return the record of an existing file, or None, and its version for the next write."""
         record = await self._records.get(labels, key)
         return (None, 0) if record is None else (record if _is_file(record) else None, record.version)
@@ -157,7 +157,7 @@ class SessionMemoryStore:
         """Return the sorted paths that begin with *prefix*."""
         labels, _ = _parse_prefix(prefix)
         _check_positive("limit", limit)
-        files = await self._records.list(labels, where=_is_file)
+        files = await self._records.list(labels, predicate=_is_file)
         return sorted(path for path in map(_create_path, files) if path.startswith(prefix))[:limit]
 
     async def search(
@@ -167,11 +167,11 @@ class SessionMemoryStore:
         labels, begin = _parse_prefix(prefix)
         if not query.split() or min(limit, max_files, max_chars, max_file_chars) <= 0:
             return MemorySearchResult(matches=[], scanned=0, truncated=False)
-        listed = await self._records.list(labels, nested=False, prefix=begin, limit=max_files + 1, where=_is_file)
+        listed = await self._records.list(labels, nested=False, prefix=begin, limit=max_files + 1, predicate=_is_file)
         texts = {one.key: one.value["content"][:max_file_chars] for one in listed[:max_files]}
         cut = {one.key for one in listed[:max_files] if len(one.value["content"]) > max_file_chars}
 
-        def may_be_found(record: HostRecord) -> bool:
+        def may_be_found(record: Record) -> bool:
             # Match only the text that the search returns, not the truncated rest.
             return record.key in texts and record.key not in cut
 
@@ -209,11 +209,11 @@ def _parse_prefix(prefix: str) -> tuple[tuple[str, ...], str]:
     return ((*labels, name), "") if prefix.endswith("/") else (labels, name)
 
 
-def _create_path(record: HostRecord) -> str:
+def _create_path(record: Record) -> str:
     return "/".join((*record.labels[len(_FILE_LABELS) :], record.key))
 
 
-def _is_file(record: HostRecord) -> bool:
+def _is_file(record: Record) -> bool:
     """Return True if the record is a file, not a tombstone."""
     return record.value is not None
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from mama_structs.records import RecordHit
+from mama_structs.memory.types.record import RecordHit
 
 # Hits with a lower relevance are dropped as noise.
 _MIN_RELEVANCE: Final = 0.35

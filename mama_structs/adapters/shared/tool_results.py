@@ -44,7 +44,7 @@ _MAX_ERROR_CHARS: Final = 1000
 DEFAULT_MAX_RECALL_CHARS: Final = 2_000
 _CUT_OFF_MESSAGE: Final = "the call was cut off: the answer did not finish normally, or has no finish reason"
 _CALL_AGAIN_HINT: Final = "call the tool again, with shorter arguments if the output limit was reached"
-_EMPTY_WIRE_NAMES: Final = WireNames.of(())
+_EMPTY_WIRE_NAMES: Final = WireNames._of(())
 # Keys of the texts that this package adds to a memory tool's result. All other texts are stored data.
 _PACKAGE_TEXT_KEYS: Final = ("note", "deprecated")
 # Image types that OpenAI and Anthropic accept. Both reject a request that contains an image of any other type.
@@ -137,10 +137,10 @@ async def _run_tool_call(
     control_flow: ControlFlow,
     progress: CallProgress,
 ) -> ToolAnswer:
-    names = session.wire_names
+    names = session.tools.wire_names
     passed: tuple[type[BaseException], ...] = (SessionClosed, WrongLoop, *control_flow.exceptions)
     try:
-        name = names.tool(wire)
+        name = names._tool(wire)
         with using_control_flow(control_flow):
             data = await session.call(
                 name, read_arguments(arguments), host=host, max_chars=_reserve_notes_budget(session, name)
@@ -161,16 +161,16 @@ async def _run_tool_call(
     if control_flow.has_result(data):
         return ToolAnswer(text="", data=data, is_native=True)
     # Check the deprecation flag, because a host's own tool may have the same name as a tool of v1.0.
-    is_old = name in session.hidden or (name in DEPRECATED_SUCCESSORS and session.tools[name].deprecated)
+    is_old = name in session._hidden or (name in DEPRECATED_SUCCESSORS and session.tools[name].deprecated)
     if isinstance(data, dict) and (is_old or name in MEMORY_TOOLS):
         data = {
-            key: names.said(value) if key in _PACKAGE_TEXT_KEYS and isinstance(value, str) else value
+            key: names._said(value) if key in _PACKAGE_TEXT_KEYS and isinstance(value, str) else value
             for key, value in data.items()
         }
     elif isinstance(data, str) and is_old:
         # Change only the last line, which this package has written. The lines before it are a stored memory.
         before, newline, last = data.rpartition("\n")
-        data = f"{before}{newline}{names.said(last)}" if last == get_deprecation_line(name) else data
+        data = f"{before}{newline}{names._said(last)}" if last == get_deprecation_line(name) else data
     if isinstance(data, ErrorText):
         text = _serialize_text(str(data))
         return ToolAnswer(text=text, data={"error": {"type": data.type, "message": text}}, is_error=True)
@@ -198,8 +198,8 @@ def _find_run_status(session: Session, wire: str, error: MamaStructsError, progr
 
     None for this package's tools, which are atomic.
     """
-    tool = session.tools.get(session.wire_names.by_wire.get(wire, wire))
-    if tool is None or not progress.is_started or isinstance(error, StoreError) or not session._tool_calls.is_own(tool):  # noqa: SLF001
+    tool = session.tools.get(session.tools.wire_names.by_wire.get(wire, wire))
+    if tool is None or not progress.is_started or isinstance(error, StoreError) or not session._tool_calls.is_own(tool):
         return progress.status
     return None
 
@@ -240,7 +240,7 @@ class CallScheduler:
             mine.done.set()
 
     def _create_call(self, wire: str) -> _ScheduledCall:
-        tool = self._session.tools.get(self._session.wire_names.by_wire.get(wire, wire))
+        tool = self._session.tools.get(self._session.tools.wire_names.by_wire.get(wire, wire))
         hints = ToolAnnotations() if tool is None else tool.annotations
         return _ScheduledCall(hints.read_only, blocks_later_calls=self._is_single_turn or not hints.open_world)
 
@@ -277,7 +277,7 @@ async def _observe_readable_parts(session: Session, message: object) -> None:
         pieces, unread = extract_readable_text(message)
     else:
         return
-    heard = session._observed_messages  # noqa: SLF001 - internal API for adapters
+    heard = session._observed_messages
     if heard.contains(message, "".join(pieces)):
         return
     report_unread(session, unread)
@@ -289,15 +289,15 @@ def report_unread(session: Session, items: Iterable[str]) -> None:
     """Log items that were skipped, and report them to the model with the next tool result."""
     for item in items:
         _log.warning("%s cannot be read and is skipped", item)
-        session._observed_messages.add_diagnostics([unreadable_diagnostic(item)])  # noqa: SLF001 - internal API for adapters
+        session._observed_messages.add_diagnostics([unreadable_diagnostic(item)])
 
 
 def _fit_to_budget(session: Session, answered: ToolAnswer) -> ToolAnswer:
     """Truncate an answer that error texts or wire names have made longer than the budget."""
-    budget = session.refs.budget
+    budget = session.refs._budget
     if not session.settings.descriptors.enabled or answered.has_media or budget.fits(answered.text):
         return answered
-    data = session.refs.within(answered.data, budget, keeps=False)
+    data = session.refs._within(answered.data, budget, keeps=False)
     text = _serialize_text(data)
     return attrs.evolve(answered, text=text, data=data, parts=(text,))
 
@@ -308,19 +308,19 @@ def _reserve_notes_budget(session: Session, name: str) -> int | Literal["setting
 
     Tools whose results are not truncated, such as paged reads, keep the full budget.
     """
-    budget, tool = session.refs.budget, session.tools.get(name)
-    is_shortened = tool is not None and tool.wrapped and session.settings.descriptors.enabled and budget.size is len
-    if not is_shortened or budget.limit < 2 * _RESERVED_NOTES_CHARS or not session._observed_messages.has_notes:  # noqa: SLF001 - internal API for adapters
+    budget, tool = session.refs._budget, session.tools.get(name)
+    is_shortened = tool is not None and tool._wrapped and session.settings.descriptors.enabled and budget.size is len
+    if not is_shortened or budget.limit < 2 * _RESERVED_NOTES_CHARS or not session._observed_messages.has_notes:
         return "settings"
     return budget.limit - _RESERVED_NOTES_CHARS
 
 
 def _append_notes(session: Session, answered: ToolAnswer) -> ToolAnswer:
     """Append pending diagnostics to an answer. Diagnostics that do not fit are appended to the next answer."""
-    heard = session._observed_messages  # noqa: SLF001 - internal API for adapters
+    heard = session._observed_messages
     if not heard.has_notes:
         return answered
-    budget = session.refs.budget
+    budget = session.refs._budget
     notes = heard.notes(budget.subtract(budget.size(answered.text) + _NOTES_FRAME_CHARS))
     written = _append_notes_element if answered.has_media else _insert_notes
     text = written(answered.text, notes) if notes else None
@@ -399,7 +399,7 @@ def create_error_answer(
     error: MamaStructsError, *, names: WireNames = _EMPTY_WIRE_NAMES, status: str | None = None
 ) -> ToolAnswer:
     """Return an error as an answer, with wire names. *status* says whether the tool has run."""
-    message, hint = names.said(f"{error.args[0]!s:.{_MAX_ERROR_CHARS}}"), error.hint and names.said(error.hint)
+    message, hint = names._said(f"{error.args[0]!s:.{_MAX_ERROR_CHARS}}"), error.hint and names._said(error.hint)
     fields = {"type": error.type, "message": message, "hint": hint, "status": status}
     data = {"error": {key: value for key, value in fields.items() if value is not None}}
     return ToolAnswer(text=_serialize_text(data), data=data, is_error=True)
@@ -407,9 +407,9 @@ def create_error_answer(
 
 def list_wire_tools(session: Session, message: object = None) -> list[tuple[str, Tool]]:
     """Return all tools with their wire names, or only the tools exposed for *message*."""
-    names = session.wire_names
+    names = session.tools.wire_names
     tools = session.tools.values() if message is None else session.tools_for(message)
-    return [(names.by_tool[tool.name], attrs.evolve(tool, description=names.said(tool.description))) for tool in tools]
+    return [(names.by_tool[tool.name], attrs.evolve(tool, description=names._said(tool.description))) for tool in tools]
 
 
 def _serialize_text(data: object) -> str:
@@ -481,7 +481,7 @@ async def recall_for_messages(session: Session, messages: object, *, max_chars: 
     if not message:
         return ""
     try:
-        return (await session.recall(message, max_chars=max_chars, again=repeat)).text
+        return (await session.recall(message, max_chars=max_chars, repeat=repeat)).text
     except (SessionClosed, WrongLoop):
         raise
     except MamaStructsError as error:

@@ -22,7 +22,7 @@ from mama_structs.importers.mama_v1.migration_plan import BACKFILLED_KEY, MIGRAT
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.save.automatic_links import CLOSE_IN_TIME_WORD, RELATED_WORD, same_subject_probabilities
 from mama_structs.memory.save.link_candidates import NearestFunction, collect_link_candidates
-from mama_structs.memory.types.engine import Filter, Matches, Reader, Vectors
+from mama_structs.memory.types.engine import EngineFilter, Matches, Reader, Vectors
 from mama_structs.memory.types.model import Link, LinkMetadata, LinkType, Memory, MemoryType, to_milliseconds
 from mama_structs.settings import LinkingPolicy
 
@@ -161,7 +161,7 @@ class LinkBackfill:
     ) -> bool:
         link_type, word, confidence = kind
         if (
-            confidence < self.policy.minimum
+            confidence < self.policy.min_confidence
             or older in self._linked_ids[newer]
             or max(self._degrees[newer], self._degrees[older]) >= MAX_LINKS_PER_MEMORY
             or self.fresh.isdisjoint((newer, older))
@@ -227,7 +227,7 @@ class VectorTable:
             cosines = np.maximum.reduceat(cosines, self.begins, axis=0)
         table = np.ascontiguousarray(cosines.T)
 
-        def nearest(vector: Vectors, limit: int, where: Filter | None) -> Matches:
+        def nearest(vector: Vectors, limit: int, where: EngineFilter | None) -> Matches:
             scores = table[rows[vector.tobytes()]]
             kept = np.arange(len(scores))
             if where is not None and where.until is not None:

@@ -37,8 +37,13 @@ from mama_structs.importers.mama_v1.migration_plan import (
     find_future_rows,
     iter_skipped_rows,
 )
-from mama_structs.importers.mama_v1.migration_report import MigrationReport, OddRow, RollbackReport, format_ids
-from mama_structs.importers.mama_v1.old_database import DECISIONS, EDGES, OldDatabase, read_old
+from mama_structs.importers.mama_v1.migration_report import (
+    MigrationReport,
+    MigrationWarning,
+    RollbackReport,
+    format_ids,
+)
+from mama_structs.importers.mama_v1.old_database import DECISIONS, EDGES, V1Database, read_v1
 from mama_structs.importers.shared.item_keys import item_key, join_keys, split_chunks, split_keys
 from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.codec import Entry, decode_memory, encode_entry
@@ -258,7 +263,7 @@ class PlanStatus:
     settled: tuple[str, ...]
     # The number of rows per table whose current content is not in the store. `odd` contains the reasons.
     left_out: Mapping[str, int]
-    odd: tuple[OddRow, ...]
+    odd: tuple[MigrationWarning, ...]
 
 
 def determine_status(
@@ -269,7 +274,7 @@ def determine_status(
     was_settled: Callable[[str], bool],
 ) -> PlanStatus:
     """Determine the status of a plan. *planned* are its memories with mentions."""
-    odd: list[OddRow] = []
+    odd: list[MigrationWarning] = []
     left_out: Counter[str] = Counter()
     fates: dict[str, str | None] = {}
     for one in planned:
@@ -297,7 +302,7 @@ def determine_status(
         if kind is not None:
             left_out[EDGES] += len(names)
             table, what = EDGES if names else DECISIONS, f"its link to {link.to_id}{why}"
-            odd += [OddRow(table=table, id=name, kind=kind, what=what) for name in names or [link.from_id]]
+            odd += [MigrationWarning(table=table, id=name, kind=kind, what=what) for name in names or [link.from_id]]
     return PlanStatus(
         present=present,
         existing_links=existing_links,
@@ -328,8 +333,12 @@ def _link_values(link: Link) -> tuple[object, ...]:
 # Migrating
 
 
-async def migrate(
-    memories: MemoryStore, path: str | Path, *, dry_run: bool = False, progress: ProgressCallback | None = None
+async def migrate_v1(
+    memories: MemoryStore,
+    source: str | Path | V1Database,
+    *,
+    dry_run: bool = False,
+    progress: ProgressCallback | None = None,
 ) -> MigrationReport:
     """
     Migrate the memories of a MAMA v1.0 database, which is not changed.
@@ -339,7 +348,7 @@ async def migrate(
 
     Args:
         memories: The store to migrate to.
-        path: The old file, such as ``~/.claude/mama-memory.db``.
+        source: The old file, such as ``~/.claude/mama-memory.db``, or the result of `read_v1`.
         dry_run: If true, only report what a migration would do.
         progress: Called with the number of completed steps and their total number: two for each memory.
 
@@ -353,30 +362,26 @@ async def migrate(
     """
     _check.check_bool("dry_run", dry_run)
     check_progress(progress)
-    file = check_file(path)
-    memories._shared.check()  # noqa: SLF001 - an internal attribute of the store
+    shared = memories._shared
+    shared.check()
     begun = time.perf_counter()
-    old = await run_in_own_thread(lambda: read_old(file))
-    report = await migrate_old(memories, old, dry_run=dry_run, progress=progress)
-    return attrs.evolve(report, seconds=time.perf_counter() - begun)
-
-
-async def migrate_old(
-    memories: MemoryStore, old: OldDatabase, *, dry_run: bool = False, progress: ProgressCallback | None = None
-) -> MigrationReport:
-    """Migrate a database that `read_old` has read; see `migrate`."""
-    shared = memories._shared  # noqa: SLF001 - an internal attribute of the store
+    if isinstance(source, V1Database):
+        old = source
+    else:
+        file = check_file(source)
+        old = await run_in_own_thread(lambda: read_v1(file))
     most = shared.settings.max_content
     plan = await run_in_own_thread(lambda: build_plan(old, namespace=shared.engine.namespace, max_content=most))
-    return await MigrationRun(shared, old, plan, dry_run, progress).run()
+    report = await MigrationRun(shared, old, plan, dry_run, progress).run()
+    return attrs.evolve(report, seconds=time.perf_counter() - begun)
 
 
 @attrs.define(eq=False)
 class MigrationRun:
-    """One run of `migrate`."""
+    """One run of `migrate_v1`."""
 
     shared: NamespaceServices
-    old: OldDatabase
+    old: V1Database
     plan: MigrationPlan
     dry_run: bool
     progress: ProgressCallback | None
@@ -544,12 +549,12 @@ class MigrationRun:
             tables=count_tables(self.old, self.plan, standing.left_out),
             memories={kind.value: types[kind] for kind in MemoryType if types[kind]},
             added=self.added,
-            known=len(standing.present),
+            existing=len(standing.present),
             links=dict(sorted(words.items())),
             backfilled={kind.value: kinds[kind] for kind in LinkType if kinds[kind]},
             backfilled_average=len(backfilled) / len(standing.target_memories) if standing.target_memories else 0.0,
             backfilled_most=max(ends.values(), default=0),
-            odd_rows=(
+            warnings=(
                 *self.plan.odd,
                 *find_future_rows(self.plan, self.at),
                 *standing.odd,
@@ -625,7 +630,7 @@ class MigratedMemory(NamedTuple):
     links: list[Link]
 
 
-async def rollback(
+async def rollback_v1(
     memories: MemoryStore, *, force: bool = False, progress: ProgressCallback | None = None
 ) -> RollbackReport:
     """
@@ -646,7 +651,7 @@ async def rollback(
     """
     _check.check_bool("force", force)
     check_progress(progress)
-    shared = memories._shared  # noqa: SLF001 - an internal attribute of the store
+    shared = memories._shared
     shared.check()
     known = await shared.read(read_notes)
     found = await _find_migrated(shared)

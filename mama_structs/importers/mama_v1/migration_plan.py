@@ -15,15 +15,15 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.errors import InvalidArgument, repr_short
-from mama_structs.importers.mama_v1.migration_report import OddRow, TableCount
+from mama_structs.importers.mama_v1.migration_report import MigrationWarning, TableCount
 from mama_structs.importers.mama_v1.old_database import (
     CHECKPOINTS,
     DECISIONS,
     EDGES,
     VECTORS,
     VERSIONS,
-    OldDatabase,
     SkippedTable,
+    V1Database,
 )
 from mama_structs.importers.shared.value_readers import (
     ForeignRow,
@@ -102,9 +102,9 @@ class PlannedMemory:
     is_dated: bool = True
     outcome_of: str | None = None
 
-    def odd(self, kind: str, what: str) -> OddRow:
+    def odd(self, kind: str, what: str) -> MigrationWarning:
         """Return a report entry about the row of this memory."""
-        return OddRow(table=self.table, id=self.key, kind=kind, what=what, topic=self.memory.topic)
+        return MigrationWarning(table=self.table, id=self.key, kind=kind, what=what, topic=self.memory.topic)
 
 
 @attrs.frozen(kw_only=True)
@@ -113,12 +113,12 @@ class MigrationPlan:
 
     planned: tuple[PlannedMemory, ...]
     links: tuple[Link, ...]
-    odd: tuple[OddRow, ...]
+    odd: tuple[MigrationWarning, ...]
     # Maps a link id to the names of the edge rows from which the link was created.
     edges: Mapping[str, Sequence[str]]
 
 
-def build_plan(old: OldDatabase, *, namespace: str, max_content: int) -> MigrationPlan:
+def build_plan(old: V1Database, *, namespace: str, max_content: int) -> MigrationPlan:
     """Convert an old database to memories and links of a namespace. The result is deterministic."""
     rows = RowConverter(namespace, max_content)
     # Reserve all existing ids first, so that no generated id collides with one.
@@ -155,14 +155,14 @@ def build_plan(old: OldDatabase, *, namespace: str, max_content: int) -> Migrati
     )
 
 
-def find_future_rows(plan: MigrationPlan, now: datetime) -> Iterator[OddRow]:
+def find_future_rows(plan: MigrationPlan, now: datetime) -> Iterator[MigrationWarning]:
     """Yield a report entry for each row with a time in the future."""
     for one in plan.planned:
         if one.outcome_of is None and one.is_dated and one.memory.created_at > now + FUTURE_TOLERANCE:
             yield one.odd("future_time", f"its time lies ahead, {one.memory.created_at.isoformat()}, and is kept")
 
 
-def count_tables(old: OldDatabase, plan: MigrationPlan, missing: Mapping[str, int]) -> tuple[TableCount, ...]:
+def count_tables(old: V1Database, plan: MigrationPlan, missing: Mapping[str, int]) -> tuple[TableCount, ...]:
     """Return the result of each table. *missing* is the number of rows per table that were not migrated."""
     # Also count edges that could not be converted to links.
     left = Counter(missing) + Counter({EDGES: len(old.edges) - sum(map(len, plan.edges.values()))})
@@ -170,17 +170,17 @@ def count_tables(old: OldDatabase, plan: MigrationPlan, missing: Mapping[str, in
     tables: list[tuple[str, int, int, str | None]] = [(name, len(rows), left[name], None) for name, rows in read]
     tables += [(one.name, one.rows, one.rows, _skip_reason(one.name)) for one in old.others]
     return tuple(
-        TableCount(table=name, rows=rows, migrated=rows - out, left_out=out, reason=reason)
+        TableCount(table=name, rows=rows, migrated=rows - out, skipped=out, reason=reason)
         for name, rows, out, reason in tables
     )
 
 
-def iter_skipped_rows(others: Iterable[SkippedTable]) -> Iterator[OddRow]:
+def iter_skipped_rows(others: Iterable[SkippedTable]) -> Iterator[MigrationWarning]:
     """Yield a report entry for each row of the tables that are not migrated."""
     for one in others:
         more = [f"and {one.rows - len(one.keys):,} more"] if one.keys and one.rows > len(one.keys) else []
         for key in (*one.keys, *more):
-            yield OddRow(table=one.name, id=key, kind="no_memory", what=f"left out: {_skip_reason(one.name)}")
+            yield MigrationWarning(table=one.name, id=key, kind="no_memory", what=f"left out: {_skip_reason(one.name)}")
 
 
 def _skip_reason(table: str) -> str:
@@ -212,13 +212,13 @@ class RowReader:
     table: str
     key: str
     row: ForeignRow
-    odd: list[OddRow]
+    odd: list[MigrationWarning]
     topic: str | None = None
     preserved: dict[str, Any] = attrs.field(factory=dict)
 
     def report_problem(self, kind: str, what: str, keep: str | None = None) -> None:
         """Report a problem of the row. If *keep* names a column, preserve its value in the extra metadata."""
-        self.odd.append(OddRow(table=self.table, id=self.key, kind=kind, what=what, topic=self.topic))
+        self.odd.append(MigrationWarning(table=self.table, id=self.key, kind=kind, what=what, topic=self.topic))
         if keep is not None:
             self.keep(keep)
 
@@ -401,7 +401,7 @@ class RowConverter:
 
     namespace: str
     max_content: int
-    odd: list[OddRow] = attrs.field(factory=list)
+    odd: list[MigrationWarning] = attrs.field(factory=list)
     taken: set[str] = attrs.field(factory=set)
 
     def reserve_id(self, old: str | None) -> str | None:
@@ -540,7 +540,7 @@ class LinkCollector:
     # Maps the ids of decision rows to the ids of their memories.
     ids: Mapping[str, str]
     memories: Mapping[str, Memory]
-    odd: list[OddRow]
+    odd: list[MigrationWarning]
     links: dict[tuple[str, str, str], Link] = attrs.field(factory=dict)
     edges: defaultdict[str, list[str]] = attrs.field(factory=partial(defaultdict, list))
 
@@ -579,7 +579,7 @@ class LinkCollector:
         elif not word or len(word) > MAX_RELATIONSHIP_CHARS:
             why = "no_relationship", f"its relationship must have 1 to {MAX_RELATIONSHIP_CHARS} characters"
         if why is not None:
-            self.odd.append(OddRow(table=EDGES, id=key, kind=why[0], what=f"left out: {why[1]}"))
+            self.odd.append(MigrationWarning(table=EDGES, id=key, kind=why[0], what=f"left out: {why[1]}"))
             return
         self.edges[link_id(self.namespace, start, end, normalize_relationship(word))].append(key)
         reason = row.text("reason")
@@ -643,7 +643,7 @@ class LinkCollector:
 
     def _report_problem(self, memory_id: str, kind: str, what: str) -> None:
         topic = self.memories[memory_id].topic
-        self.odd.append(OddRow(table=DECISIONS, id=memory_id, kind=kind, what=what, topic=topic))
+        self.odd.append(MigrationWarning(table=DECISIONS, id=memory_id, kind=kind, what=what, topic=topic))
 
 
 def find_cycles(links: Iterable[Link]) -> list[tuple[str, ...]]:

@@ -16,7 +16,7 @@ MAX_ID_CHARS: Final = 100
 
 
 @attrs.frozen(kw_only=True)
-class OddRow:
+class MigrationWarning:
     """
     A row that is malformed or was left out.
 
@@ -53,7 +53,7 @@ class TableCount:
     table: str
     rows: int
     migrated: int
-    left_out: int
+    skipped: int
     reason: str | None = None
 
 
@@ -93,12 +93,12 @@ class MigrationReport:
     tables: tuple[TableCount, ...] = ()
     memories: Mapping[str, int] = attrs.field(factory=dict, hash=False)
     added: int = 0
-    known: int = 0
+    existing: int = 0
     links: Mapping[str, int] = attrs.field(factory=dict, hash=False)
     backfilled: Mapping[str, int] = attrs.field(factory=dict, hash=False)
     backfilled_average: float = 0.0
     backfilled_most: int = 0
-    odd_rows: tuple[OddRow, ...] = ()
+    warnings: tuple[MigrationWarning, ...] = ()
     seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
@@ -109,11 +109,11 @@ class MigrationReport:
         would = "would be " if self.dry_run else ""
         dry = " (associations need the vectors, which a dry run does not make)" if self.dry_run else ""
         average = f"{self.backfilled_average:.1f} a memory on average, {self.backfilled_most} at the most"
-        tables = ((one.table, one.rows, one.migrated, one.left_out) for one in self.tables)
+        tables = ((one.table, one.rows, one.migrated, one.skipped) for one in self.tables)
         reasons = [
             f"left out: {to_printable(one.table)} ({one.rows:,}): {one.reason}" for one in self.tables if one.reason
         ]
-        counts = f"{self.added:,} memories {would}added, {self.known:,} were there already"
+        counts = f"{self.added:,} memories {would}added, {self.existing:,} were there already"
         lines = [
             f"{to_printable(self.source)} -> namespace {to_printable(self.namespace)}",
             f"{counts} ({_format_counts(self.memories)})",
@@ -124,7 +124,7 @@ class MigrationReport:
             f"links back-filled: {_format_counts(self.backfilled)}{dry}; {average}",
             f"time: {self.seconds:.1f} s",
             *(["", *reasons] if reasons else []),
-            *odd_lines("odd rows", self.odd_rows),
+            *odd_lines("odd rows", self.warnings),
         ]
         return "\n".join(lines)
 

@@ -48,7 +48,7 @@ class SkippedTable:
 
 
 @attrs.frozen(kw_only=True)
-class OldDatabase:
+class V1Database:
     """The content of a v1.0 database, with rows in the order in which they were saved."""
 
     path: str
@@ -64,7 +64,7 @@ class OldDatabase:
     others: tuple[SkippedTable, ...]
 
 
-def read_old(path: Path) -> OldDatabase:
+def read_v1(path: Path) -> V1Database:
     """
     Read a v1.0 database. Blocks.
 
@@ -81,7 +81,7 @@ def read_old(path: Path) -> OldDatabase:
 # The rows of the imported tables.
 
 
-def _read_database(database: SqliteCopy) -> OldDatabase:
+def _read_database(database: SqliteCopy) -> V1Database:
     path = database.path
     tables = _user_tables(database)
     columns = database.columns(DECISIONS) if DECISIONS in tables else []
@@ -93,7 +93,7 @@ def _read_database(database: SqliteCopy) -> OldDatabase:
     for name in IMPORTED_TABLES:
         for row in rows[name]:
             digest.update(repr((name, *row.values.items())).encode("utf-8", "surrogatepass"))
-    return OldDatabase(
+    return V1Database(
         path=str(path),
         checksum=database.checksum,
         content=digest.hexdigest()[:16],

@@ -24,7 +24,7 @@ DEFAULT_RELATIONSHIP: Final = "relates to"
 
 
 @attrs.frozen(kw_only=True)
-class OddItem:
+class ItemWarning:
     """
     An item of a source that is malformed or was left out.
 
@@ -36,7 +36,7 @@ class OddItem:
 
     """
 
-    what: str
+    item: str
     id: str
     kind: str
     note: str
@@ -118,11 +118,11 @@ class ImportedData:
     memories: list[ImportedMemory] = attrs.field(init=False, factory=list)
     links: list[ImportedLink] = attrs.field(init=False, factory=list)
     records: list[ImportedRecord] = attrs.field(init=False, factory=list)
-    odd: list[OddItem] = attrs.field(init=False, factory=list)
+    odd: list[ItemWarning] = attrs.field(init=False, factory=list)
 
     def add_odd(self, what: str, name: str, kind: str, note: str) -> None:
         """Report an item that is malformed or left out."""
-        self.odd.append(OddItem(what=what, id=name, kind=kind, note=note))
+        self.odd.append(ItemWarning(item=what, id=name, kind=kind, note=note))
 
     def skip(self, what: str, name: str, kind: str, note: str, *, count: int = 1) -> None:
         """Count *count* items that are left out, and report them in one entry."""

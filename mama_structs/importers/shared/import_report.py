@@ -8,7 +8,7 @@ from typing import Any, Final
 import attrs
 
 from mama_structs._internal.validation import to_printable
-from mama_structs.importers.shared.import_model import OddItem
+from mama_structs.importers.shared.import_model import ItemWarning
 
 MAX_SHOWN_ITEMS: Final = 40
 MAX_LINE_CHARS: Final = 200
@@ -28,11 +28,11 @@ class ItemCount:
 
     """
 
-    what: str
-    found: int
+    item: str
+    total: int
     added: int = 0
-    known: int = 0
-    left_out: int = 0
+    existing: int = 0
+    skipped: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -58,7 +58,7 @@ class ImportReport:
     namespace: str
     dry_run: bool = False
     items: tuple[ItemCount, ...] = ()
-    odd: tuple[OddItem, ...] = ()
+    warnings: tuple[ItemWarning, ...] = ()
     seconds: float = 0.0
 
     @property
@@ -67,25 +67,25 @@ class ImportReport:
         return sum(one.added for one in self.items)
 
     @property
-    def known(self) -> int:
+    def existing(self) -> int:
         """The number of items that already existed."""
-        return sum(one.known for one in self.items)
+        return sum(one.existing for one in self.items)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON-able data."""
-        return {**attrs.asdict(self), "added": self.added, "known": self.known}
+        return {**attrs.asdict(self), "added": self.added, "known": self.existing}
 
     def __str__(self) -> str:
         would = "would be added" if self.dry_run else "added"
         head = ("", "found", would, "there already", "left out")
-        counts = ((one.what, one.found, one.added, one.known, one.left_out) for one in self.items)
+        counts = ((one.item, one.total, one.added, one.existing, one.skipped) for one in self.items)
         lines = [
             f"{to_printable(self.kind)} {to_printable(self.source)} -> namespace {to_printable(self.namespace)}",
             "",
             *count_table(head, counts),
             "",
             f"time: {self.seconds:.1f} s",
-            *odd_lines("odd items", self.odd),
+            *odd_lines("odd items", self.warnings),
         ]
         return "\n".join(lines)
 

@@ -34,8 +34,8 @@ from mama_structs.memory.save.automatic_links import LinkingContext
 from mama_structs.memory.save.save_plan import BatchSizer, PreparedSave
 from mama_structs.memory.types.codec import Entry, encode_entry
 from mama_structs.memory.types.engine import ProgressCallback, Reader, Writer, write_in_transactions
-from mama_structs.memory.types.model import LinkType, Memory, make_slug
-from mama_structs.memory.types.record import HostRecord, NewRecord, check_new_record
+from mama_structs.memory.types.model import LinkType, Memory, MemoryType, make_slug
+from mama_structs.memory.types.record import NewRecord, Record, check_new_record
 from mama_structs.memory.types.relationships import normalize_relationship
 from mama_structs.memory.types.requests import LinkRequest, parse_request
 from mama_structs.memory.upkeep.namespace_services import NamespaceServices
@@ -92,15 +92,15 @@ class ImportWriter:
             dry_run=self.dry_run,
             items=tuple(
                 ItemCount(
-                    what=what,
-                    found=found,
+                    item=what,
+                    total=found,
                     added=self.added[what],
-                    known=self.known[what],
-                    left_out=found - self.added[what] - self.known[what],
+                    existing=self.known[what],
+                    skipped=found - self.added[what] - self.known[what],
                 )
                 for what, found in self.outside.found.items()
             ),
-            odd=tuple(self.outside.odd),
+            warnings=tuple(self.outside.odd),
             seconds=time.perf_counter() - begun,
         )
 
@@ -123,11 +123,11 @@ class ImportWriter:
         return list(drafts.values())
 
     def _draft(self, one: ImportedMemory) -> PreparedSave:
-        request = parse_request({**one.record, "origin": "outside"})
+        request = parse_request({**one.record, "origin": "outside"}, now=self.shared.now)
         memory = request.memory(self.shared.engine.namespace, now=self.shared.now, max_content=MAX_IMPORTED_CHARS)
         kind = self.outside.kind
         # Exclude the creation time, because it may be the modification time of the file.
-        said = compute_digest(memory.content, memory.topic or "", msgspec.json.encode(memory.metadata).decode())
+        said = compute_digest(memory.content, memory.topic or "", _encode_metadata(memory))
         mark = {"from": kind, "key": one.key, "digest": said}
         title = memory.topic or memory.content
         extra = {**one.extra, IMPORT_MARK_KEY: mark}
@@ -269,7 +269,7 @@ class ImportWriter:
                     self.outside.add_odd(one.what, one.source_location, "refused", f"left out: {error.args[0]}")
         return list(checked.values())
 
-    def _should_add(self, one: ImportedRecord, present: HostRecord | None) -> bool:
+    def _should_add(self, one: ImportedRecord, present: Record | None) -> bool:
         """Return True if the record must be added. Otherwise count it as known, or report why it is left out."""
         if present is not None:
             self.known[one.what] += not one.is_auxiliary
@@ -373,3 +373,11 @@ def _add_imported_keys(writer: Writer, kind: str, keys: Iterable[bytes]) -> None
     # Read the keys again, because another process may have added some in the meantime.
     all_keys = join_keys([*keys, *_read_imported_keys(writer, kind)])
     writer.set_note(f"{NOTE_PREFIX}{kind}", base64.b64encode(all_keys).decode())
+
+
+def _encode_metadata(memory: Memory) -> str:
+    """Return the metadata as JSON for a digest, which must equal that of imports before tags and source were added."""
+    data = msgspec.to_builtins(memory.metadata)
+    old = {MemoryType.INSIGHT: ("tags", "source"), MemoryType.CONTEXT: ("source",)}.get(memory.type, ())
+    kept = {name: value for name, value in data.items() if name in old or name not in ("tags", "source") or value}
+    return msgspec.json.encode(kept).decode()

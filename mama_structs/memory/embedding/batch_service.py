@@ -22,7 +22,7 @@ from mama_structs._internal.event_loop import LoopGuard, SerialThread, run_in_ow
 from mama_structs._internal.telemetry import instrument
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, SessionClosed
 from mama_structs.memory.embedding.chunks import MIN_TOKENS, replace_surrogates, split_text
-from mama_structs.memory.embedding.protocol import Calibration, Embedder, Kind, Vectors, calibrated, embed_texts
+from mama_structs.memory.embedding.protocol import Calibration, Embedder, Kind, Vectors, calibrate_embedder, embed_texts
 
 _logger: Final = logging.getLogger("mama_structs")
 
@@ -106,7 +106,7 @@ class EmbeddingService:
         self._check()
         async with self._calibration_lock:
             self._check()
-            return await calibrated(self.embedder, in_thread=self._thread.run)
+            return await calibrate_embedder(self.embedder, in_thread=self._thread.run)
 
     async def embed_documents(self, texts: Sequence[str]) -> list[Vectors]:
         """

@@ -354,7 +354,7 @@ class CalibratingEmbedder:
         self.is_calibrated = True
 
 
-async def calibrated(embedder: Embedder, *, in_thread: RunInThread = run_in_own_thread) -> Calibration:
+async def calibrate_embedder(embedder: Embedder, *, in_thread: RunInThread = run_in_own_thread) -> Calibration:
     """Return an embedder's calibration. If it is unknown, fit it on the built-in sentences first."""
     if not isinstance(embedder, CalibratingEmbedder) or embedder.is_calibrated:
         return embedder.calibration

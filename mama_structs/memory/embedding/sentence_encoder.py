@@ -108,7 +108,7 @@ class UniversalSentenceEmbedder:
 @functools.cache
 def _load_model(threads: int) -> Any:
     """Return this process's model for a number of threads, loading and verifying it at the first call."""
-    _log.info("loading the sentence encoder, once in this process; session.warm_up() does so before it is needed")
+    _log.info("loading the sentence encoder, once in this process; session.preload() does so before it is needed")
     _verify_files()
     model = load_module(_PACKAGE).USE(threads=threads)
     model.encode([""])  # Embed a text now, because the model loads its files with the first text.

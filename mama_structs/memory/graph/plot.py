@@ -66,7 +66,7 @@ class MemoryPlots:
     def __init__(self, memories: Any) -> None:
         self._memories = memories
 
-    async def evolution(self, topic: str, *, ax: Any = None) -> Any:
+    async def history(self, topic: str, *, ax: Any = None) -> Any:
         """
         Draw the evolution of a topic's decisions with their outcomes, newest on top.
 
@@ -124,7 +124,7 @@ class MemoryPlots:
 
         """
         memory_id, most = check_id("id", id), check_limit(depth, name="depth")
-        now_ms = to_milliseconds(self._memories._shared.now)  # noqa: SLF001 - the store's own
+        now_ms = to_milliseconds(self._memories._shared.now)
 
         def plan(reader: Reader, node: int) -> tuple[list[Memory], list[Link]]:
             steps = graph.traverse(reader, node, now_ms=now_ms, max_depth=most, limit=_MAX_NEIGHBOURS)
@@ -132,7 +132,7 @@ class MemoryPlots:
             links = [link for own in reader.links_of_many(nodes, "out") for link in own]
             return reader.get(nodes), links
 
-        memories, links = await self._memories._read(memory_id, plan)  # noqa: SLF001 - as above
+        memories, links = await self._memories._read(memory_id, plan)
         ax = _make_axes(ax, height=6.0)
         tied = links_between(links, memories)
         nx = require_extra("networkx")
@@ -197,7 +197,7 @@ class MemoryPlots:
         _set_title(ax, f"{len(memories):,} memories")
         return ax
 
-    async def map(self, *, ax: Any = None) -> Any:
+    async def embedding_map(self, *, ax: Any = None) -> Any:
         """
         Draw the vectors of the newest 5,000 memories on two principal components.
 
@@ -211,7 +211,7 @@ class MemoryPlots:
             first = (np.cumsum(counts) - counts)[has]
             return reader.get(nodes[has]), pieces[first]
 
-        memories, vectors = await self._memories._shared.read(plan)  # noqa: SLF001 - the store's own
+        memories, vectors = await self._memories._shared.read(plan)
         ax = _make_axes(ax, height=5.0)
         points, shares = _principal_components(vectors)
         topics = [topic for topic, _ in Counter(memory.topic for memory in memories).most_common() if topic][:8]
@@ -247,7 +247,7 @@ class MemoryPlots:
             return reader.links(reader.window(limit=_MAX_MEMORIES), "out")
 
         memories = self._memories
-        table, now_ms = await memories._shared.read(plan), to_milliseconds(memories._shared.now)  # noqa: SLF001 - as above
+        table, now_ms = await memories._shared.read(plan), to_milliseconds(memories._shared.now)
         ax = _make_axes(ax, height=3.8)
         days = np.linspace(0, _DECAY_DAYS, 181)
         strengths = table.decayed_confidences(now_ms)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Final, Literal, SupportsIndex, TypeVar, overload
+from typing import Any, Final, Literal, SupportsIndex, TypeAlias, TypeVar, overload
 
 import attrs
 import numpy as np
 
+from mama_structs._internal.jsonable import to_json_text
 from mama_structs._internal.reprs import (
     ReprContent,
     ReprMixin,
@@ -28,7 +29,15 @@ from mama_structs.memory.graph import diagrams
 from mama_structs.memory.graph import traversal as graph
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.types.engine import Nodes, Reader
-from mama_structs.memory.types.model import Link, LinkType, Memory, Outcome, parse_stored_evidence, with_previews
+from mama_structs.memory.types.model import (
+    Link,
+    LinkType,
+    Memory,
+    MemoryType,
+    Outcome,
+    parse_stored_evidence,
+    with_previews,
+)
 from mama_structs.memory.types.requests import TraversalRequest
 
 _MAX_LINE_CHARS = 60
@@ -43,34 +52,54 @@ class Hit(ReprMixin):
         memory: The memory. In a search with ``as_of``, its state at that time.
         score: Sort key of this result list. Scores of different searches are not comparable.
         relevance: Absolute relevance, 0 to 1, comparable between searches. Below 0.3 the memory is no answer.
-        parts: Contributions to its score by name: ``meaning``, ``words``, ``graph`` and so on.
+        signals: Contributions to its score by name: ``meaning``, ``words``, ``graph`` and so on.
         terms: Terms that add up to the score, by name, as in `Explanation`.
         path: Ids of the memories from which it was reached along links, starting with a direct match; empty for a
             direct match.
         superseded_by: Id of its current successor, or None if it is current.
-        copies: Ids of memories that say the same and have no hits of their own.
+        duplicates: Ids of memories that say the same and have no hits of their own.
 
     """
 
     memory: Memory
     score: float
     relevance: float
-    parts: Mapping[str, float]
+    signals: Mapping[str, float]
     path: tuple[str, ...] = ()
     superseded_by: str | None = None
-    copies: tuple[str, ...] = ()
+    duplicates: tuple[str, ...] = ()
     terms: Mapping[str, float] = attrs.field(factory=dict)
+
+    @property
+    def id(self) -> str:
+        """The id of the memory."""
+        return self.memory.id
+
+    @property
+    def type(self) -> MemoryType:
+        """The type of the memory."""
+        return self.memory.type
+
+    @property
+    def topic(self) -> str | None:
+        """The topic of the memory, or None if it has none."""
+        return self.memory.topic
+
+    @property
+    def content(self) -> str:
+        """The text of the memory."""
+        return self.memory.content
 
     def _repr_content(self) -> ReprContent:
         superseded = None if self.superseded_by is None else "superseded"
-        copies = format_count(len(self.copies), "copy", "copies") if self.copies else None
+        copies = format_count(len(self.duplicates), "copy", "copies") if self.duplicates else None
         seen = repr_with_facts(self.memory, f"relevance {self.relevance:.2f}", superseded, copies)
         return seen._replace(terms=self.terms, is_replaced=superseded is not None)
 
     def _table_row(self) -> dict[str, Any]:
         own = {"score": self.score, "relevance": self.relevance, "superseded_by": self.superseded_by}
         terms = {f"terms.{name}": term for name, term in self.terms.items()}
-        return self.memory._table_row() | own | terms  # noqa: SLF001 - class of this package
+        return self.memory._table_row() | own | terms
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -79,31 +108,31 @@ class Explanation(ReprMixin):
     Explanation of why a search found or left out a memory. The reranker is not called.
 
     Args:
-        id: Id of the memory.
+        memory_id: Id of the memory.
         rank: Its rank among the hits, starting at 1, or None if it is no hit.
-        left_out_by: Why it is no hit: the name of the search argument that excluded it, ``"limit"`` if others answer
-            better, ``"copies"`` if a hit says the same, ``"valid_until"`` if it has expired. None for a hit.
+        excluded_by: Why it is no hit: the name of the search argument that excluded it, ``"limit"`` if others answer
+            better, ``"duplicates"`` if a hit says the same, ``"valid_until"`` if it has expired. None for a hit.
         score: Its score, or None if a filter excluded it.
         relevance: Its absolute relevance, 0 to 1, or None if a filter excluded it.
         terms: Terms that add up to the score, by name: ``meaning``, ``words`` and ``length`` (log-odds), ``floor``
-            (makes their sum greater than 0), the other names of `Hit.parts`, and ``place`` (difference to the score of
+            (makes their sum greater than 0), the other names of `Hit.signals`, and ``place`` (difference to the score of
             the place to which a successor or a period moved it).
-        copy_of: Id of the hit that it is shown with.
+        duplicate_of: Id of the hit that it is shown with.
         superseded_by: As in `Hit`.
 
     """
 
-    id: str
+    memory_id: str
     rank: int | None = None
-    left_out_by: str | None = None
+    excluded_by: str | None = None
     score: float | None = None
     relevance: float | None = None
     terms: Mapping[str, float] = attrs.field(factory=dict)
-    copy_of: str | None = None
+    duplicate_of: str | None = None
     superseded_by: str | None = None
 
     def __str__(self) -> str:
-        lines = [f"{self.id}: {self._place}{'' if self.copy_of is None else f', with {self.copy_of}'}"]
+        lines = [f"{self.memory_id}: {self._place}{'' if self.duplicate_of is None else f', with {self.duplicate_of}'}"]
         if self.score is not None:
             lines += [f"{name:<12}{term:>8.3f}" for name, term in self.terms.items()]
             lines += [f"{'score':<12}{self.score:>8.3f}", f"{'relevance':<12}{self.relevance:>8.3f}"]
@@ -111,15 +140,15 @@ class Explanation(ReprMixin):
 
     def _repr_content(self) -> ReprContent:
         relevance = None if self.relevance is None else f"relevance {self.relevance:.2f}"
-        return ReprContent(text=self._place, facts=(relevance,), id=self.id, terms=self.terms)
+        return ReprContent(text=self._place, facts=(relevance,), id=self.memory_id, terms=self.terms)
 
     @property
     def _place(self) -> str:
-        return f"left out by {self.left_out_by}" if self.rank is None else f"hit {self.rank}"
+        return f"left out by {self.excluded_by}" if self.rank is None else f"hit {self.rank}"
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Reached(ReprMixin):
+class TraversedMemory(ReprMixin):
     """
     A memory reached by a traversal.
 
@@ -140,7 +169,7 @@ class Reached(ReprMixin):
         return repr_with_facts(self.memory, f"depth {self.depth}", f"strength {self.strength:.2f}")
 
     def _table_row(self) -> dict[str, Any]:
-        return self.memory._table_row() | {"depth": self.depth, "strength": self.strength}  # noqa: SLF001 - this package
+        return self.memory._table_row() | {"depth": self.depth, "strength": self.strength}
 
 
 class GraphExportMixin:
@@ -178,14 +207,14 @@ class Chain(GraphExportMixin):
         memories: All versions, newest first.
         links: Evolution links between them.
         forks: Memories that several others supersede, or that supersede several others.
-        around: Only for a topic: memories linked to the chain, nearest first.
+        nearby: Only for a topic: memories linked to the chain, nearest first.
 
     """
 
     memories: tuple[Memory, ...]
     links: tuple[Link, ...] = ()
     forks: tuple[Memory, ...] = ()
-    around: tuple[Reached, ...] = ()
+    nearby: tuple[TraversedMemory, ...] = ()
 
     @property
     def newest(self) -> Memory | None:
@@ -213,19 +242,19 @@ class Chain(GraphExportMixin):
 
     def _entries(self) -> str:
         gone = {link.to_id for link in self.links}
-        seen = (memory._repr_content()._replace(is_replaced=memory.id in gone) for memory in self.memories)  # noqa: SLF001
+        seen = (memory._repr_content()._replace(is_replaced=memory.id in gone) for memory in self.memories)
         return format_entries(seen, len(self))
 
     def _repr_html_(self) -> str:
-        return wrap_html(format_heading(self._title), self._entries(), _render_list("Around it", self.around))
+        return wrap_html(format_heading(self._title), self._entries(), _render_list("Nearby", self.nearby))
 
     def __repr__(self) -> str:
-        versions = (format_line("", memory._repr_content(), opening="  ", closing="") for memory in self.memories)  # noqa: SLF001
+        versions = (format_line("", memory._repr_content(), opening="  ", closing="") for memory in self.memories)
         return join_lines(chain([f"<{self._title}>"], versions), 1 + len(self))
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Similar(ReprMixin):
+class SimilarMemory(ReprMixin):
     """
     A memory that is similar to another memory or to a text.
 
@@ -242,48 +271,48 @@ class Similar(ReprMixin):
         return repr_with_facts(self.memory, f"similarity {self.similarity:.2f}")
 
     def _table_row(self) -> dict[str, Any]:
-        return self.memory._table_row() | {"similarity": self.similarity}  # noqa: SLF001 - class of this package
+        return self.memory._table_row() | {"similarity": self.similarity}
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Surroundings(ReprMixin, GraphExportMixin):
+class MemoryDetails(ReprMixin, GraphExportMixin):
     """
     A memory with its evolution and neighbourhood.
 
     Args:
         memory: The memory.
-        chain: Its evolution.
-        around: Memories at most two links away, nearest and strongest first.
+        history: Its versions.
+        nearby: Memories at most two links away, nearest and strongest first.
         links: Links that start or end at it.
-        links_around: Links between the memories in *around*, of the followed types.
+        nearby_links: Links between the memories in *nearby*, of the followed types.
 
     """
 
     memory: Memory
-    chain: Chain
-    around: tuple[Reached, ...]
+    history: Chain
+    nearby: tuple[TraversedMemory, ...]
     links: tuple[Link, ...]
-    links_around: tuple[Link, ...] = ()
+    nearby_links: tuple[Link, ...] = ()
 
     def _repr_content(self) -> ReprContent:
         counts = (
-            format_count(len(self.chain), "version"),
-            f"{len(self.around):,} around",
+            format_count(len(self.history), "version"),
+            f"{len(self.nearby):,} nearby",
             format_count(len(self.links), "link"),
         )
         return repr_with_facts(self.memory, *counts)
 
     def _graph(self) -> tuple[list[Memory], list[Link]]:
-        every = [self.memory, *self.chain.memories, *(one.memory for one in self.around)]
-        links = [*self.links, *self.chain.links, *self.links_around]
+        every = [self.memory, *self.history.memories, *(one.memory for one in self.nearby)]
+        links = [*self.links, *self.history.links, *self.nearby_links]
         return list({memory.id: memory for memory in every}.values()), links
 
     def _repr_html_(self) -> str:
-        versions = [format_heading("How it evolved"), self.chain._entries()] if len(self.chain) > 1 else []  # noqa: SLF001
+        versions = [format_heading("How it evolved"), self.history._entries()] if len(self.history) > 1 else []
         return wrap_html(
-            format_entry(self.memory._repr_content(), is_alone=True),  # noqa: SLF001 - class of this package
+            format_entry(self.memory._repr_content(), is_alone=True),
             *versions,
-            _render_list("Around it", self.around),
+            _render_list("Nearby", self.nearby),
             _render_list("Links", self.links),
         )
 
@@ -311,7 +340,7 @@ class Evidence(ReprMixin):
 
 
 @attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class RelationshipWord:
+class RelationshipCount:
     """
     A relationship word that links use, with its frequency and its near synonyms.
 
@@ -328,7 +357,7 @@ class RelationshipWord:
 
 
 @attrs.frozen(kw_only=True)
-class Imported:
+class JsonlImport:
     """
     Result of `MemoryStore.import_jsonl`.
 
@@ -341,7 +370,7 @@ class Imported:
     """
 
     added: int = 0
-    known: int = 0
+    existing: int = 0
     embedded: int = 0
     dropped_links: int = 0
 
@@ -360,7 +389,7 @@ UNDELETED_PLACES: Final = (
 
 
 @attrs.frozen(kw_only=True)
-class Forgotten:
+class ErasureReport:
     """
     Numbers of items that `MemoryStore.forget` deleted. Contains no deleted text.
 
@@ -379,11 +408,11 @@ class Forgotten:
 
     memories: Mapping[str, int] = attrs.field(factory=dict)
     links: int = 0
-    mended: int = 0
-    texts: int = 0
+    updated_memories: int = 0
+    evidence_texts: int = 0
     refs: int = 0
     pending: tuple[str, ...] = ()
-    not_reached: tuple[str, ...] = UNDELETED_PLACES
+    out_of_scope: tuple[str, ...] = UNDELETED_PLACES
     dry_run: bool = False
 
     @property
@@ -419,14 +448,14 @@ def limit_chars(hits: Sequence[Hit], max_chars: int) -> list[Hit]:
 
 
 def _render_list(title: str, items: Sequence[ReprMixin]) -> str:
-    return format_heading(title) + format_entries((one._repr_content() for one in items), len(items)) if items else ""  # noqa: SLF001
+    return format_heading(title) + format_entries((one._repr_content() for one in items), len(items)) if items else ""
 
 
 ReprMixinT = TypeVar("ReprMixinT", bound=ReprMixin)
 
 
 class Results(list[ReprMixinT]):
-    """Ordered results of a call: a list with a notebook display and conversion to a table."""
+    """Ordered results of a call: a list with a notebook display and conversion to JSON and to a table."""
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> ReprMixinT: ...
@@ -439,7 +468,15 @@ class Results(list[ReprMixinT]):
         return join_lines(map(repr, self), len(self)) or "[]"
 
     def _repr_html_(self) -> str:
-        return wrap_html(format_entries((one._repr_content() for one in self), len(self)) or "nothing")  # noqa: SLF001
+        return wrap_html(format_entries((one._repr_content() for one in self), len(self)) or "nothing")
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Return the results as JSON data, see `Memory.to_dict`."""
+        return [one.to_dict() for one in self]
+
+    def to_json(self) -> str:
+        """Return the results as the text of a JSON array."""
+        return to_json_text(self.to_dicts())
 
     def to_frame(self) -> Any:
         """
@@ -449,12 +486,33 @@ class Results(list[ReprMixinT]):
             ImportError: pandas is not installed (extra ``notebook``).
 
         """
-        return require_extra("pandas").DataFrame([one._table_row() for one in self])  # noqa: SLF001
+        return require_extra("pandas").DataFrame([one._table_row() for one in self])
+
+
+class Page(Results[ReprMixinT]):
+    """
+    One page of results: a list that knows where the next page begins.
+
+    Args:
+        items: The results.
+        next_cursor: The ``cursor`` of the call that returns the next page; None on the last page.
+
+    """
+
+    def __init__(self, items: Iterable[ReprMixinT] = (), *, next_cursor: str | None = None) -> None:
+        super().__init__(items)
+        self.next_cursor = next_cursor
+
+
+MemoryLike: TypeAlias = "str | Memory | Hit | TraversedMemory | SimilarMemory"
+"""A memory's id, or an object that contains the memory."""
+LinkLike: TypeAlias = str | Link
+"""A link or its id."""
 
 
 def repr_with_facts(memory: Memory, *facts: str | None) -> ReprContent:
     """Return the display content of a memory with additional facts."""
-    seen = memory._repr_content()  # noqa: SLF001 - class of this package
+    seen = memory._repr_content()
     return seen._replace(facts=(*facts, *seen.facts[1:]))
 
 
@@ -469,25 +527,25 @@ def evidence_in(reader: Reader, node: int) -> list[Evidence]:
     ]
 
 
-def surroundings(reader: Reader, node: int, *, now_ms: int, types: Collection[LinkType] | None) -> Surroundings:
+def details(reader: Reader, node: int, *, now_ms: int, types: Collection[LinkType] | None) -> MemoryDetails:
     """Return a memory with its evolution and its neighbourhood in the graph."""
     (memory,) = reader.get([node])
     steps = graph.traverse(reader, node, now_ms=now_ms, types=types, max_depth=graph.CONTEXT_DEPTH)
-    around = to_reached(reader, steps)
+    around = to_traversed(reader, steps)
     nodes = np.array([step.node for step in steps], np.int64)
     memories = [one.memory for one in around]
-    return Surroundings(
+    return MemoryDetails(
         memory=memory,
-        chain=build_chain(reader, graph.find_evolution(reader, node)),
-        around=around,
+        history=build_chain(reader, graph.find_evolution(reader, node)),
+        nearby=around,
         links=with_previews(reader.read_links(node), [memory, *memories]),
-        links_around=with_previews(read_links_between(reader, nodes, types), memories),
+        nearby_links=with_previews(read_links_between(reader, nodes, types), memories),
     )
 
 
 def traversal(
-    reader: Reader, request: TraversalRequest, cache: graph.TraversalCache[list[Reached]], *, now_ms: int
-) -> Results[Reached]:
+    reader: Reader, request: TraversalRequest, cache: graph.TraversalCache[list[TraversedMemory]], *, now_ms: int
+) -> Results[TraversedMemory]:
     """Return the memories reached from a memory, nearest first. Use the cache if possible."""
     if request not in cache:
         none = np.empty(0, np.int64)
@@ -510,7 +568,7 @@ def traversal(
             min_strength=request.min_strength,
             limit=request.limit,
         )
-        reached = list(to_reached(reader, steps))
+        reached = list(to_traversed(reader, steps))
     cache.put(request, reader.change, graph.nodes_read(node, steps), reached)
     return Results(reached)
 
@@ -537,13 +595,15 @@ def _format_line(memory: Memory) -> str:
     return f"{memory.created_at:%Y-%m-%d} {memory.id}{mark} {shorten_to_line(memory.content)}"
 
 
-def to_reached(reader: Reader, steps: Sequence[graph.Step]) -> tuple[Reached, ...]:
+def to_traversed(reader: Reader, steps: Sequence[graph.Step]) -> tuple[TraversedMemory, ...]:
     """Convert the steps of a traversal to results."""
     memories = reader.get([step.node for step in steps])
     on_paths = list({node for step in steps for node in step.path})
     ids = dict(zip(on_paths, reader.ids(on_paths), strict=True))
     return tuple(
-        Reached(memory=memory, depth=step.depth, path=tuple([ids[node] for node in step.path]), strength=step.strength)
+        TraversedMemory(
+            memory=memory, depth=step.depth, path=tuple([ids[node] for node in step.path]), strength=step.strength
+        )
         for memory, step in zip(memories, steps, strict=True)
     )
 
@@ -557,7 +617,7 @@ def read_links_between(reader: Reader, nodes: Nodes, types: Collection[LinkType]
     return [link for link in read if link.to_id in ids and (types is None or link.link_type in types)]
 
 
-def build_chain(reader: Reader, found: graph.ChainNodes, *, around: tuple[Reached, ...] = ()) -> Chain:
+def build_chain(reader: Reader, found: graph.ChainNodes, *, nearby: tuple[TraversedMemory, ...] = ()) -> Chain:
     """Return a chain of decisions with its links and neighbourhood."""
     memories = reader.get(found.nodes)
     by_node = dict(zip(found.nodes.tolist(), memories, strict=True))
@@ -566,5 +626,5 @@ def build_chain(reader: Reader, found: graph.ChainNodes, *, around: tuple[Reache
         memories=tuple(memories),
         links=with_previews(sorted(links, key=lambda link: (link.created_at, link.id), reverse=True), memories),
         forks=tuple(by_node[node] for node in found.forks.tolist()),
-        around=around,
+        nearby=nearby,
     )

@@ -25,7 +25,7 @@ from mama_structs.memory.types.engine import (
     SYSTEM_CREATOR_INDEX,
     TYPE_NUMBERS,
     Direction,
-    Filter,
+    EngineFilter,
     LinkTable,
     Nodes,
     Prefetch,
@@ -163,7 +163,7 @@ def topic_evolution(
     reader: Reader, topic: str, *, now_ms: int, types: Collection[LinkType] | None = None
 ) -> TopicNodes:
     """Return a topic's unexpired memories with their complete evolution and neighbourhood."""
-    where = Filter(topic=topic, valid_at=from_milliseconds(now_ms))
+    where = EngineFilter(topic=topic, valid_at=from_milliseconds(now_ms))
     reader.expect(lambda ahead: [ahead.window(where), *prefetch_chain(ahead)], around=None)
     chain = find_evolution(reader, reader.window(where))
     around = traverse(reader, chain.nodes, now_ms=now_ms, types=types, max_depth=TOPIC_DEPTH)
@@ -387,7 +387,7 @@ def _same_topic_nodes(reader: Reader, nodes: Nodes) -> Nodes:
     numbers = reader.facts(nodes).topics
     _, first = np.unique(numbers[numbers >= 0], return_index=True)
     topics = reader.topics(nodes[numbers >= 0][first])
-    return np.concatenate([nodes[:0], *(reader.window(Filter(topic=topic)) for topic in topics)])
+    return np.concatenate([nodes[:0], *(reader.window(EngineFilter(topic=topic)) for topic in topics)])
 
 
 def _connected_nodes(begun: set[int], table: LinkTable) -> Nodes:

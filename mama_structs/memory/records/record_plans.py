@@ -19,12 +19,12 @@ from mama_structs.errors import InvalidArgument, StoreDamaged, VersionConflict
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.search import search_plan as search
 from mama_structs.memory.search.search_plan import SearchRequest
-from mama_structs.memory.types.engine import KEY_PREFIX, Filter, NewMemory, Reader, Vectors, Writer, record_path
-from mama_structs.memory.types.model import FormerText, FormerValue, Link, Memory, MemoryType, RecordMetadata
+from mama_structs.memory.types.engine import KEY_PREFIX, EngineFilter, NewMemory, Reader, Vectors, Writer, record_path
+from mama_structs.memory.types.model import Link, Memory, MemoryType, PreviousText, PreviousValue, RecordMetadata
 from mama_structs.memory.types.record import (
     NOTE_PREFIX,
-    HostRecord,
     PreparedRecord,
+    Record,
     RecordHit,
     RecordPlace,
     RecordPredicate,
@@ -40,7 +40,7 @@ from mama_structs.memory.types.record import (
     unreadable_record,
 )
 from mama_structs.provenance import least_trusted
-from mama_structs.storage.sqlite_errors import Finding
+from mama_structs.storage.sqlite_errors import Issue
 
 KEY_DIGITS: Final = 12
 PAGE_ROWS: Final = 256
@@ -65,13 +65,13 @@ def find_stored(reader: Reader, places: Iterable[RecordPlace]) -> dict[RecordPla
     return stored | {names[name]: record_from_note(text) for name, text in notes.items()}
 
 
-def get_records(reader: Reader, places: Sequence[RecordPlace], *, now: datetime) -> list[HostRecord | None]:
+def get_records(reader: Reader, places: Sequence[RecordPlace], *, now: datetime) -> list[Record | None]:
     """Return the records at the given places, with None for each missing or expired record."""
     found = find_stored(reader, places)
     return [None if (one := found.get(place)) is None or one.is_over(now) else one.record for place in places]
 
 
-def get_versions(reader: Reader, place: RecordPlace, *, now: datetime) -> list[HostRecord]:
+def get_versions(reader: Reader, place: RecordPlace, *, now: datetime) -> list[Record]:
     """Return a record and its former versions, newest first."""
     stored = find_stored(reader, [place]).get(place)
     if stored is None or stored.is_over(now):
@@ -85,21 +85,23 @@ def get_versions(reader: Reader, place: RecordPlace, *, now: datetime) -> list[H
     ]
 
 
-def filter_below(labels: tuple[str, ...], *, nested: bool, now: datetime | None = None) -> Filter:
+def filter_below(labels: tuple[str, ...], *, nested: bool, now: datetime | None = None) -> EngineFilter:
     """
     Return the filter for records with text whose labels start with *labels*.
 
     If *nested* is False, the labels must be equal. If *now* is given, records that expired by then are excluded.
     """
     # Without labels every record matches, so no label filter is needed.
-    return Filter(types=RECORD_TYPES, labels=labels if labels or not nested else None, nested=nested, valid_at=now)
+    return EngineFilter(
+        types=RECORD_TYPES, labels=labels if labels or not nested else None, nested=nested, valid_at=now
+    )
 
 
 def _find_names_below(reader: Reader, labels: tuple[str, ...], *, nested: bool) -> list[str]:
     return reader.note_names(f"{NOTE_PREFIX}{record_path(labels)}{'' if nested else KEY_PREFIX}")
 
 
-def _get_memories_below(reader: Reader, where: Filter) -> list[Memory]:
+def _get_memories_below(reader: Reader, where: EngineFilter) -> list[Memory]:
     nodes = reader.window(where)
     return reader.get(nodes) if len(nodes) else []
 
@@ -223,7 +225,7 @@ def find_memory_ids(reader: Reader, places: Sequence[RecordPlace]) -> list[str]:
 
 def find_expired(reader: Reader, *, now: datetime) -> list[RecordPlace]:
     """Return the places of all expired records."""
-    every, holding = (reader.window(Filter(types=RECORD_TYPES, valid_at=at)) for at in (None, now))
+    every, holding = (reader.window(EngineFilter(types=RECORD_TYPES, valid_at=at)) for at in (None, now))
     over = np.setdiff1d(every, holding)
     memories = map(record_from_memory, reader.get(over) if len(over) else [])
     tried = _iter_readable_or_error(reader, _find_names_below(reader, (), nested=True))
@@ -231,10 +233,10 @@ def find_expired(reader: Reader, *, now: datetime) -> list[RecordPlace]:
     return [one.place for one in itertools.chain(memories, notes) if one.is_over(now)]
 
 
-def find_unreadable(reader: Reader) -> list[Finding]:
+def find_unreadable(reader: Reader) -> list[Issue]:
     """Return a finding for each note with invalid content. The engine reports damaged rows itself."""
     return [
-        Finding("error", "damaged", f"{name}: {one.findings[0]}", name)
+        Issue("error", "damaged", f"{name}: {one.findings[0]}", name)
         for name, one in _iter_readable_or_error(reader, _find_names_below(reader, (), nested=True))
         if isinstance(one, StoreDamaged) and not one.file
     ]
@@ -310,7 +312,7 @@ def put_records(
     *,
     namespace: str,
     now: datetime,
-) -> list[HostRecord]:
+) -> list[Record]:
     """Delete some records, then put others in order, and return the records that were put."""
     named = [(one.labels, one.key) for one in records if one.key is not None]
     stored_by_place = find_stored(writer, [*(place for place, _ in deletions), *named])
@@ -383,8 +385,8 @@ def _next_version(
     former = () if present is None else present.history
     if present is not None and new.history:
         was = present.record
-        former = (*former, FormerValue(value=was.value, version=was.version, at=was.updated_at, text=was.text))
-    record = HostRecord(
+        former = (*former, PreviousValue(value=was.value, version=was.version, at=was.updated_at, text=was.text))
+    record = Record(
         labels=place[0],
         key=place[1],
         value=new.value,
@@ -412,7 +414,7 @@ def _next_version(
                 key=record.key,
                 value=record.value,
                 version=record.version,
-                lengths=tuple(map(len, new.texts)) if len(new.texts) > 1 else (),
+                text_lengths=tuple(map(len, new.texts)) if len(new.texts) > 1 else (),
                 history=former,
                 created_by=new.created_by,
             ),
@@ -423,19 +425,19 @@ def _next_version(
             origin=record.origin,
             trust=trust,
             valid_until=record.expires_at,
-            former=_former_texts(present, record, keep=new.history),
+            previous_texts=_former_texts(present, record, keep=new.history),
         )
     return StoredRecord(record, former, new.created_by, memory)
 
 
-def _former_texts(present: StoredRecord | None, record: HostRecord, *, keep: bool) -> tuple[FormerText, ...]:
+def _former_texts(present: StoredRecord | None, record: Record, *, keep: bool) -> tuple[PreviousText, ...]:
     """Return the former texts of a record's memory, including the replaced text if *keep* is true."""
     if present is None or present.memory is None:
         return ()
     before = present.memory
     if not keep or before.content == record.text:
-        return before.former
-    return (*before.former, FormerText(content=before.content, until=record.updated_at))
+        return before.previous_texts
+    return (*before.previous_texts, PreviousText(content=before.content, until=record.updated_at))
 
 
 def _write_records(
@@ -474,7 +476,7 @@ def _write_records(
 
 
 def _text_lengths(memory: Memory) -> tuple[int, ...]:
-    return memory.metadata.lengths if isinstance(memory.metadata, RecordMetadata) else ()
+    return memory.metadata.text_lengths if isinstance(memory.metadata, RecordMetadata) else ()
 
 
 def _delete_stored(writer: Writer, records: Iterable[StoredRecord]) -> None:
@@ -499,13 +501,13 @@ def delete_record(writer: Writer, place: RecordPlace, *, if_version: int | None,
     return present is not None or lost > 0
 
 
-def delete_records(writer: Writer, places: Sequence[RecordPlace], *, forget: bool, expired_by: datetime | None) -> int:
+def delete_records(writer: Writer, places: Sequence[RecordPlace], *, erase: bool, expired_by: datetime | None) -> int:
     """
     Delete records, and return the number of deleted records.
 
-    With *expired_by*, only records that expired by that time are deleted. *forget* erases all their data from the disk.
+    With *expired_by*, only records that expired by that time are deleted. *erase* erases all their data from the disk.
     """
-    if forget:
+    if erase:
         writer.mark_for_erasure()
     there, lost = (find_stored(writer, places), 0) if expired_by is not None else _find_readable(writer, places)
     # Check the expiry again, because an expired record may have been replaced since it was read.
@@ -525,13 +527,13 @@ def _find_readable(writer: Writer, places: Sequence[RecordPlace]) -> tuple[dict[
     except StoreDamaged:
         # `MemoryStore.rebuild` repairs damaged memories, so only notes are deleted here.
         kept = zip(places, writer.find_many([record_memory_id(place) for place in places]), strict=True)
-        lost = delete_unreadable(writer, [note_name(place) for place, node in kept if node is None], forget=False)
+        lost = delete_unreadable(writer, [note_name(place) for place, node in kept if node is None], erase=False)
         return find_stored(writer, places), lost
 
 
-def delete_unreadable(writer: Writer, names: Sequence[str], *, forget: bool) -> int:
+def delete_unreadable(writer: Writer, names: Sequence[str], *, erase: bool) -> int:
     """Delete the notes that are still unreadable, and return their number."""
-    if forget:
+    if erase:
         writer.mark_for_erasure()
     # Read the notes again, because a damaged note may have been replaced or deleted in the meantime.
     lost = [name for name, one in _iter_readable_or_error(writer, names) if isinstance(one, StoreDamaged)]
@@ -539,7 +541,7 @@ def delete_unreadable(writer: Writer, names: Sequence[str], *, forget: bool) -> 
     return len(lost)
 
 
-def pop_last(writer: Writer, labels: tuple[str, ...], *, now: datetime) -> HostRecord | None:
+def pop_last(writer: Writer, labels: tuple[str, ...], *, now: datetime) -> Record | None:
     """Delete and return the last record under exactly these labels. Return None if there is no record."""
     last = list_records(writer, RecordListing(labels=labels, nested=False, last_first=True, limit=1), now=now)
     _delete_stored(writer, last)

@@ -26,9 +26,9 @@ from mama_structs.memory.types.engine import Vectors, Writer, write_in_transacti
 from mama_structs.memory.types.model import CreatedBy, MemoryType
 from mama_structs.memory.types.record import (
     MAX_KEY_CHARS,
-    HostRecord,
     NewRecord,
     PreparedRecord,
+    Record,
     RecordHit,
     RecordPlace,
     RecordPredicate,
@@ -39,7 +39,7 @@ from mama_structs.memory.types.record import (
 )
 from mama_structs.memory.types.requests import check_limit
 from mama_structs.memory.types.text_analysis import MAX_EMBEDDED_CHARS
-from mama_structs.memory.upkeep.erasure import DISK_WAIT_SECONDS, ForgetRequest, forget
+from mama_structs.memory.upkeep.erasure import DISK_WAIT_SECONDS, EraseRequest, erase_memories
 from mama_structs.memory.upkeep.namespace_services import NamespaceServices
 from mama_structs.provenance import Origin
 
@@ -82,7 +82,7 @@ class RecordStore:
         return self._shared.engine.namespace
 
     @property
-    def now(self) -> datetime:
+    def _now(self) -> datetime:
         """The current time of the store (UTC), by which records expire."""
         return self._shared.now
 
@@ -99,9 +99,9 @@ class RecordStore:
         expires_at: datetime | None = None,
         origin: Origin | None = None,
         created_by: CreatedBy = "user",
-        history: bool = False,
+        keep_history: bool = False,
         if_version: int | None = None,
-    ) -> HostRecord:
+    ) -> Record:
         """
         Put a record, replacing an existing one at the same place, and return it.
 
@@ -114,7 +114,7 @@ class RecordStore:
             expires_at: As for `NewRecord`.
             origin: As for `NewRecord`.
             created_by: As for `NewRecord`.
-            history: As for `NewRecord`.
+            keep_history: As for `NewRecord`.
             if_version: As for `NewRecord`.
 
         """
@@ -127,7 +127,7 @@ class RecordStore:
             expires_at=expires_at,
             origin=origin,
             created_by=created_by,
-            history=history,
+            keep_history=keep_history,
             if_version=if_version,
         )
         checked = await run_inline_or_in_thread(measure_input(value, text), self._validate, asked, "the record")
@@ -139,7 +139,7 @@ class RecordStore:
         records: Iterable[NewRecord],
         *,
         delete: Iterable[tuple[Sequence[str], str] | tuple[Sequence[str], str, int]] = (),
-    ) -> Sequence[HostRecord]:
+    ) -> Sequence[Record]:
         """
         Put records in order, all or none, and return them.
 
@@ -166,7 +166,7 @@ class RecordStore:
         expires_at: datetime | None = None,
         origin: Origin | None = None,
         created_by: CreatedBy = "user",
-    ) -> Sequence[HostRecord]:
+    ) -> Sequence[Record]:
         """
         Append values as records after the last one under exactly these labels, and return the records.
 
@@ -192,7 +192,7 @@ class RecordStore:
 
     async def _put(
         self, asked: Sequence[PreparedRecord], gone: Sequence[tuple[RecordPlace, int | None]]
-    ) -> Sequence[HostRecord]:
+    ) -> Sequence[Record]:
         self._shared.check()
         made_by = self._shared.record if any(one.texts for one in asked) else None
         now = self._shared.now
@@ -237,38 +237,44 @@ class RecordStore:
         with self._instrument("delete_memory", 1):
             return await self._shared.write(plan)
 
-    async def delete_all(self, labels: Sequence[str], *, nested: bool = True, forget: bool = False) -> int:
+    async def delete_all(self, labels: Sequence[str], *, nested: bool = True, erase: bool = False) -> int:
         """
         Delete all records below labels, some hundreds per transaction, and return their number.
 
         Args:
             labels: The leading labels of the records; ``()`` for all records.
             nested: Whether to include records with further labels.
-            forget: Whether to erase all their data from the files of the store, as `MemoryStore.forget` does.
+            erase: Whether to erase all their data from the files of the store, as `MemoryStore.erase` does.
 
         """
         found, below = check_labels(labels), _check.check_bool("nested", nested)
-        erased = _check.check_bool("forget", forget)
+        erased = _check.check_bool("erase", erase)
         with self._instrument("delete_memory"):
             places, lost = await self._shared.read(
                 lambda reader: record_plans.find_places_below(reader, found, nested=below)
             )
             count = await self._erase_memories(places) if erased else 0
-            count += await self._in_pages(lost, partial(record_plans.delete_unreadable, forget=erased))
-            return count + await self._delete(places, forget=erased)
+            count += await self._in_pages(lost, partial(record_plans.delete_unreadable, erase=erased))
+            return count + await self._delete(places, erase=erased)
 
     async def _erase_memories(self, places: Sequence[RecordPlace]) -> int:
         """Erase the memories of records and all mentions of their ids; return their number."""
         ids = await self._shared.read(lambda reader: record_plans.find_memory_ids(reader, places))
-        request = ForgetRequest(ids=tuple(ids), about=None, source=None, before=None)
-        done = await forget(self._shared.engine, request, ids, self._shared.erase_texts, dry_run=False, progress=None)
+        done = await erase_memories(
+            self._shared.engine,
+            EraseRequest(ids=tuple(ids)),
+            ids,
+            self._shared.erase_texts,
+            dry_run=False,
+            progress=None,
+        )
         return done.memories.get(MemoryType.RECORD.value, 0)
 
     async def _delete(
-        self, places: Sequence[RecordPlace], *, forget: bool = False, ended: datetime | None = None
+        self, places: Sequence[RecordPlace], *, erase: bool = False, ended: datetime | None = None
     ) -> int:
-        count = await self._in_pages(places, partial(record_plans.delete_records, forget=forget, expired_by=ended))
-        if forget:
+        count = await self._in_pages(places, partial(record_plans.delete_records, erase=erase, expired_by=ended))
+        if erase:
             await self._shared.engine.erase(wait=DISK_WAIT_SECONDS)
         return count
 
@@ -276,7 +282,7 @@ class RecordStore:
         pages = [given[start : start + PAGE_ROWS] for start in range(0, len(given), PAGE_ROWS)]
         return sum([sum(some) async for some in write_in_transactions(self._shared.write, pages, plan, max_items=1)])
 
-    async def pop(self, labels: Sequence[str]) -> HostRecord | None:
+    async def pop(self, labels: Sequence[str]) -> Record | None:
         """
         Delete and return the record with the last key under exactly these labels. Return None if no record exists.
 
@@ -334,7 +340,7 @@ class RecordStore:
         with self._instrument("update_memory"):
             return await self._shared.write(plan)
 
-    async def sweep(self) -> int:
+    async def delete_expired(self) -> int:
         """Delete expired records, some hundreds per transaction, and return their number."""
         now = self._shared.now
         with self._instrument("delete_memory"):
@@ -344,7 +350,7 @@ class RecordStore:
 
     # Reading
 
-    async def get(self, labels: Sequence[str], key: str) -> HostRecord | None:
+    async def get(self, labels: Sequence[str], key: str) -> Record | None:
         """
         Return a record, or None if it does not exist.
 
@@ -355,7 +361,7 @@ class RecordStore:
         """
         return (await self.get_many([(labels, key)]))[0]
 
-    async def get_many(self, places: Iterable[tuple[Sequence[str], str]]) -> Sequence[HostRecord | None]:
+    async def get_many(self, places: Iterable[tuple[Sequence[str], str]]) -> Sequence[Record | None]:
         """
         Return records in the order of their places, with None for each missing record.
 
@@ -368,7 +374,7 @@ class RecordStore:
         plan = partial(record_plans.get_records, places=checked, now=self._shared.now)
         return await self._shared.read(plan)
 
-    async def history(self, labels: Sequence[str], key: str) -> Results[HostRecord]:
+    async def history(self, labels: Sequence[str], key: str) -> Results[Record]:
         """
         Return a record and its stored former versions, newest first. Without a record, the list is empty.
 
@@ -387,11 +393,11 @@ class RecordStore:
         *,
         nested: bool = True,
         prefix: str = "",
-        after: str | None = None,
+        cursor: str | None = None,
         limit: int | None = None,
-        last_first: bool = False,
-        where: RecordPredicate | None = None,
-    ) -> Results[HostRecord]:
+        reverse: bool = False,
+        predicate: RecordPredicate | None = None,
+    ) -> Results[Record]:
         """
         Return the records below labels, ordered by labels and keys.
 
@@ -402,24 +408,24 @@ class RecordStore:
             labels: The leading labels of the records.
             nested: Whether to include records with further labels.
             prefix: The prefix of their keys (only if *nested* is False).
-            after: Only records after this key, or before it if *last_first* (only if *nested* is False).
+            cursor: Only records after this key, or before it if *reverse* (only if *nested* is False).
             limit: The maximum number of records; None for all.
-            last_first: Whether to reverse the order.
-            where: Returns True for a record to include. It is called before *limit* applies, outside the event loop's
+            reverse: Whether to reverse the order.
+            predicate: Returns True for a record to include. It is called before *limit* applies, outside the event loop's
                 thread. It must not call the store, which waits for it.
 
         """
         below = _check.check_bool("nested", nested)
-        if below and (prefix or after is not None):
+        if below and (prefix or cursor is not None):
             raise InvalidArgument("prefix and after need nested=False", hint="keys have an order under the same labels")
         asked = RecordListing(
             labels=check_labels(labels),
             nested=below,
             prefix=_check.check_text("prefix", prefix, max_chars=MAX_KEY_CHARS, allow_empty=True),
-            after=None if after is None else check_key(after, "after"),
+            after=None if cursor is None else check_key(cursor, "after"),
             limit=None if limit is None else check_limit(limit),
-            last_first=_check.check_bool("last_first", last_first),
-            where=_check_where(where),
+            last_first=_check.check_bool("last_first", reverse),
+            where=_check_where(predicate),
         )
         now = self._shared.now
         found = await self._shared.read(lambda reader: record_plans.list_records(reader, asked, now=now))
@@ -446,7 +452,7 @@ class RecordStore:
         labels: Sequence[str] = (),
         *,
         nested: bool = True,
-        where: RecordPredicate | None = None,
+        predicate: RecordPredicate | None = None,
         min_relevance: float | None = None,
         limit: int = 10,
         offset: int = 0,
@@ -460,7 +466,7 @@ class RecordStore:
             query: The query, in any words.
             labels: The leading labels of the records.
             nested: Whether to include records with further labels.
-            where: Returns True for a record to include. It is called before *limit* applies, outside the event loop's
+            predicate: Returns True for a record to include. It is called before *limit* applies, outside the event loop's
                 thread. It must not call the store, which waits for it.
             min_relevance: The minimum relevance of a hit, 0 to 1; None for all hits.
             limit: The maximum number of hits.
@@ -469,7 +475,7 @@ class RecordStore:
         """
         self._shared.check()
         text = _check.check_text("query", query, max_chars=MAX_QUERY_CHARS)
-        counts, skipped = _check_where(where), _check.check_integer("offset", offset)
+        counts, skipped = _check_where(predicate), _check.check_integer("offset", offset)
         below = record_plans.filter_below(check_labels(labels), nested=_check.check_bool("nested", nested))
         least = 0.0 if min_relevance is None else _check.check_ratio("min_relevance", min_relevance)
         most, made_by = check_limit(limit), self._shared.record
@@ -494,7 +500,7 @@ class RecordStore:
         labels: Sequence[str] = (),
         *,
         nested: bool = True,
-        where: RecordPredicate | None = None,
+        predicate: RecordPredicate | None = None,
         limit: int = 10,
     ) -> Results[RecordHit]:
         """
@@ -504,13 +510,13 @@ class RecordStore:
             query: A text, or a vector with the embedder's dimensions; its length is normalized.
             labels: As for `search`.
             nested: As for `search`.
-            where: As for `search`.
+            predicate: As for `search`.
             limit: The maximum number of hits.
 
         """
         self._shared.check()
         asked = RecordListing(
-            labels=check_labels(labels), nested=_check.check_bool("nested", nested), where=_check_where(where)
+            labels=check_labels(labels), nested=_check.check_bool("nested", nested), where=_check_where(predicate)
         )
         most, made_by = check_limit(limit), self._shared.record
         with self._instrument("search_memory") as told:

@@ -29,7 +29,7 @@ from mama_structs.memory.save.link_candidates import (
     find_nodes,
     union_nodes,
 )
-from mama_structs.memory.types.engine import SYSTEM_CREATOR_INDEX, TYPE_NUMBERS, Filter, Nodes, Reader
+from mama_structs.memory.types.engine import SYSTEM_CREATOR_INDEX, TYPE_NUMBERS, EngineFilter, Nodes, Reader
 from mama_structs.memory.types.model import (
     Link,
     LinkMetadata,
@@ -214,7 +214,7 @@ def _rank_candidates(memory: Memory, candidates: LinkCandidates, policy: Linking
         by_topic[of_matter & (candidates.types == TYPE_NUMBERS[MemoryType.DECISION]) & (age <= 1)] = 1.0
         by_topic *= 0.4 + 0.3 * (1 - age)
     confidence = np.maximum(surest, by_topic)
-    rows = np.flatnonzero((confidence > 0) & (confidence >= policy.minimum))
+    rows = np.flatnonzero((confidence > 0) & (confidence >= policy.min_confidence))
     nodes = candidates.nodes[rows]
     rows = rows[np.lexsort((-nodes, -candidates.created[rows], -confidence[rows], features.chain[rows] > 0))]
     return _CandidateQueue(
@@ -250,7 +250,7 @@ def _recent_nodes(
     return asked.select_linkable(reader.window(where[0], limit=where[1] + spare), where[1])
 
 
-def _recent_filter(asked: PendingLinks, policy: LinkingPolicy) -> tuple[Filter, int] | None:
+def _recent_filter(asked: PendingLinks, policy: LinkingPolicy) -> tuple[EngineFilter, int] | None:
     """
     Return the filter and the limit for memories saved shortly before the given one.
 
@@ -259,7 +259,7 @@ def _recent_filter(asked: PendingLinks, policy: LinkingPolicy) -> tuple[Filter, 
     memory, same_topic = asked.memory, policy.temporal_same_topic
     if not policy.max_temporal or not policy.temporal_window or (same_topic and memory.topic is None):
         return None
-    where = Filter(
+    where = EngineFilter(
         types=TEMPORAL_LINK_TYPES,
         topic=memory.topic if same_topic else None,
         since=memory.created_at - timedelta(seconds=policy.temporal_window),
@@ -274,5 +274,5 @@ def _choose_temporal_links(reader: Reader, memory: Memory, nodes: Nodes, policy:
     confidence = 0.3 + 0.2 * (1 - np.clip(age, 0, 1))
     return [
         AutomaticLink(int(nodes[at]), LinkType.TEMPORAL, CLOSE_IN_TIME_WORD, float(confidence[at]))
-        for at in np.flatnonzero(confidence >= policy.minimum)[: policy.max_temporal].tolist()
+        for at in np.flatnonzero(confidence >= policy.min_confidence)[: policy.max_temporal].tolist()
     ]

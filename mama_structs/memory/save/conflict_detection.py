@@ -26,7 +26,7 @@ from mama_structs.memory.types.claims import Claims, both_have_unshared, merge_v
 from mama_structs.memory.types.duplicates import duplicate_fingerprint, has_failed, is_duplicate, superseded_nodes
 from mama_structs.memory.types.engine import Nodes, Reader
 from mama_structs.memory.types.judge import Verdict
-from mama_structs.memory.types.model import TYPES_WITHOUT_DUPLICATES, Memory, MemoryType, Noticed, NoticedMemory
+from mama_structs.memory.types.model import TYPES_WITHOUT_DUPLICATES, Memory, MemoryType, RelatedMemory, SaveWarnings
 
 # On the development set, no relevant memory ranked below the fifth candidate.
 _MAX_COMPARED_CANDIDATES: Final = 5
@@ -229,9 +229,9 @@ def find_conflicting_pairs(memories: Iterable[Memory]) -> Iterator[tuple[Memory,
                 yield new, old
 
 
-DUPLICATE_FIELD: Final = "copy_of"
-CONTRADICTION_FIELD: Final = "may_contradict"
-REPLACEMENT_FIELD: Final = "may_replace"
+DUPLICATE_FIELD: Final = "duplicate_of"
+CONTRADICTION_FIELD: Final = "possible_conflicts"
+REPLACEMENT_FIELD: Final = "possible_replacements"
 """Field names of `Noticed`."""
 
 _VERDICT_BY_FIELD: Final[Mapping[str, Verdict]] = {
@@ -247,7 +247,7 @@ def detect_conflicts(
     asked: Sequence[PendingLinks],
     found: Mapping[PendingLinks, LinkCandidates],
     calibration: Calibration,
-) -> list[Noticed]:
+) -> list[SaveWarnings]:
     """
     Return the conflicts of each memory with older ones, read in one batch.
 
@@ -273,7 +273,7 @@ def find_same_subject(
     return sorted(memories, key=lambda memory: memory.created_at, reverse=True)
 
 
-def apply_verdicts(noticed: Noticed, verdicts: Mapping[str, Verdict], note: str | None) -> Noticed:
+def apply_verdicts(noticed: SaveWarnings, verdicts: Mapping[str, Verdict], note: str | None) -> SaveWarnings:
     """
     Return the detected conflicts, overridden by the judge's verdicts.
 
@@ -281,7 +281,7 @@ def apply_verdicts(noticed: Noticed, verdicts: Mapping[str, Verdict], note: str 
     """
     named = {
         kind: (
-            *(NoticedMemory(memory_id, 1.0) for memory_id, word in verdicts.items() if word == _VERDICT_BY_FIELD[kind]),
+            *(RelatedMemory(memory_id, 1.0) for memory_id, word in verdicts.items() if word == _VERDICT_BY_FIELD[kind]),
             *(one for one in getattr(noticed, kind) if one.id not in verdicts),
         )
         for kind in (DUPLICATE_FIELD, CONTRADICTION_FIELD, REPLACEMENT_FIELD)
@@ -368,14 +368,14 @@ def _most_probable_nodes(candidates: LinkCandidates | None) -> Nodes:
     ]
 
 
-def _detect_for_memory(new: Memory, older: Sequence[_CurrentMemory], calibration: Calibration) -> Noticed:
+def _detect_for_memory(new: Memory, older: Sequence[_CurrentMemory], calibration: Calibration) -> SaveWarnings:
     named: list[tuple[str, float, str, float]] = []
-    copies: list[NoticedMemory] = []
+    copies: list[RelatedMemory] = []
     meant: Claims | None = None
     for one in older:
         cosine = calibration.slope * (one.cosine - calibration.midpoint)
         if is_duplicate(one.memory, new):
-            copies.append(NoticedMemory(one.memory.id, 1.0))
+            copies.append(RelatedMemory(one.memory.id, 1.0))
         # Skip the expensive comparison of memories that are dissimilar and on other subjects.
         elif one.is_same_subject or cosine > 0:
             meant = meant or Claims.by(new)
@@ -391,14 +391,14 @@ def _detect_for_memory(new: Memory, older: Sequence[_CurrentMemory], calibration
     found = {DUPLICATE_FIELD: copies}
     for kind, probability, memory_id, cosine in named:
         if cosine >= least:
-            found.setdefault(kind, []).append(NoticedMemory(memory_id, probability))
+            found.setdefault(kind, []).append(RelatedMemory(memory_id, probability))
     return _build_result(
         {kind: tuple(sorted(some, key=lambda one: -one.probability)[:_MAX_REPORTED]) for kind, some in found.items()}
     )
 
 
-def _build_result(named: Mapping[str, tuple[NoticedMemory, ...]], note: str | None = None) -> Noticed:
+def _build_result(named: Mapping[str, tuple[RelatedMemory, ...]], note: str | None = None) -> SaveWarnings:
     copies, contradicted, replaced = (
         named.get(kind, ()) for kind in (DUPLICATE_FIELD, CONTRADICTION_FIELD, REPLACEMENT_FIELD)
     )
-    return Noticed(copy_of=copies, may_contradict=contradicted, may_replace=replaced, note=note)
+    return SaveWarnings(duplicate_of=copies, possible_conflicts=contradicted, possible_replacements=replaced, note=note)

@@ -21,7 +21,7 @@ from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.types.duplicates import duplicate_fingerprint
 from mama_structs.memory.types.engine import (
     SYSTEM_CREATOR_INDEX,
-    Filter,
+    EngineFilter,
     Matches,
     NodeAttributes,
     Nodes,
@@ -33,7 +33,7 @@ from mama_structs.memory.types.text_analysis import TextAnalysis, analyse_text, 
 
 Values = NDArray[np.float64]
 Terms = Mapping[str, float]
-NearestFunction = Callable[[NDArray[np.float32], int, Filter | None], Matches]
+NearestFunction = Callable[[NDArray[np.float32], int, EngineFilter | None], Matches]
 """Replacement for `Reader.nearest`, for callers that query many memories at once."""
 
 
@@ -232,10 +232,10 @@ def _newer_nodes(reader: Reader, asked: Sequence[PendingLinks]) -> Nodes:
     return reader.window(_after_oldest(asked), limit=len(asked) + 1)
 
 
-def _after_oldest(asked: Sequence[PendingLinks]) -> Filter:
+def _after_oldest(asked: Sequence[PendingLinks]) -> EngineFilter:
     """Return the filter for memories that are newer than the oldest one in *asked*."""
     first = min((one.memory.created_at for one in asked), default=None)
-    return Filter(since=first and first + MILLISECOND)
+    return EngineFilter(since=first and first + MILLISECOND)
 
 
 def _first_vectors(asked: Sequence[PendingLinks]) -> list[NDArray[np.float32]]:
@@ -255,7 +255,7 @@ def _nearest_nodes(
         matches = iter(reader.nearest_many(np.stack(pieces), _MAX_NEAREST + spare) if pieces else [])
     else:
         wheres = [
-            None if are_newest else Filter(until=one.memory.created_at + MILLISECOND)
+            None if are_newest else EngineFilter(until=one.memory.created_at + MILLISECOND)
             for one in asked
             for _ in one.vectors[:_MAX_COMPARED_CHUNKS]
         ]
@@ -353,10 +353,10 @@ class _LinkQuery:
     # Query weights with which BM25 scores are based on `term_rarity`.
     weights: Terms
     words: Terms
-    recent: Filter
-    topic: Filter | None
-    decision_filter: Filter | None
-    mentions: Sequence[Filter]
+    recent: EngineFilter
+    topic: EngineFilter | None
+    decision_filter: EngineFilter | None
+    mentions: Sequence[EngineFilter]
 
     @classmethod
     def from_pending(cls, reader: Reader, asked: PendingLinks, topic_window: float) -> _LinkQuery:
@@ -380,7 +380,7 @@ class _LinkQuery:
         }
         decided = None
         if memory.topic is not None and topic_window:
-            decided = Filter(
+            decided = EngineFilter(
                 topic=memory.topic,
                 types=frozenset({memory.type}),
                 since=memory.created_at - timedelta(seconds=topic_window),
@@ -392,10 +392,10 @@ class _LinkQuery:
             term_rarity=rare,
             weights={term: rare[term] / found for term, found in known.items()},
             words=said.compute_query_terms(_rarest_words(said, rare, having)),
-            recent=Filter(types=TEMPORAL_LINK_TYPES, since=memory.created_at - ONE_HOUR, until=until),
-            topic=None if memory.topic is None else Filter(topic=memory.topic, until=until),
+            recent=EngineFilter(types=TEMPORAL_LINK_TYPES, since=memory.created_at - ONE_HOUR, until=until),
+            topic=None if memory.topic is None else EngineFilter(topic=memory.topic, until=until),
             decision_filter=decided,
-            mentions=[Filter(mentions=frozenset({one}), until=until) for one in memory.mentions[:_MAX_MENTIONS]],
+            mentions=[EngineFilter(mentions=frozenset({one}), until=until) for one in memory.mentions[:_MAX_MENTIONS]],
         )
 
     def find_same_topic(self, reader: Reader, spare: int) -> tuple[Nodes, int]:

@@ -23,7 +23,7 @@ from mama_structs.memory.save.automatic_links import LinkingContext, choose_auto
 from mama_structs.memory.save.conflict_detection import apply_verdicts, detect_conflicts, find_same_subject
 from mama_structs.memory.save.link_candidates import PendingLinks, SimilarityBaseline, query_terms_to_prefetch
 from mama_structs.memory.types.duplicates import duplicate_fingerprint, find_current_duplicate, with_repetition
-from mama_structs.memory.types.engine import Filter, NewMemory, Nodes, Prefetch, Reader, Vectors, Writer
+from mama_structs.memory.types.engine import EngineFilter, NewMemory, Nodes, Prefetch, Reader, Vectors, Writer
 from mama_structs.memory.types.judge import Verdict
 from mama_structs.memory.types.model import (
     IMPLEMENTS_WORD,
@@ -37,10 +37,10 @@ from mama_structs.memory.types.model import (
     LinkType,
     Memory,
     MemoryType,
-    Noticed,
-    NoticedMemory,
     OutcomeChange,
     RecordMetadata,
+    RelatedMemory,
+    SaveWarnings,
     StoredEvidence,
     evidence_digests,
     is_id,
@@ -185,7 +185,7 @@ def _insert_handle_texts(request: SaveRequest, find_content: FindContent) -> tup
     """
     changed: dict[str, Any] = {}
     inserted: list[Provenance] = []
-    for name in (request.text, "reasoning"):
+    for name in ("content", "reasoning"):
         given = getattr(request, name, None)
         exact = _HANDLE_PATTERN.fullmatch(given) if isinstance(given, str) else None
         if exact is None:
@@ -345,7 +345,7 @@ def save_batch(writer: Writer, prepared: Sequence[PreparedSave], linking: Linkin
         else:
             merged = with_repetition(first, one.memory.created_at)
             writer.put(merged)
-            saved.append(attrs.evolve(merged, noticed=Noticed(copy_of=(NoticedMemory(first.id, 1.0),))))
+            saved.append(attrs.evolve(merged, warnings=SaveWarnings(duplicate_of=(RelatedMemory(first.id, 1.0),))))
     return saved + _save_new(writer, together, linking)
 
 
@@ -389,7 +389,7 @@ def _save_new(writer: Writer, prepared: Sequence[PreparedSave], linking: Linking
         return []
     new = [_build_new_memory(writer, one) for one in prepared]
     usual = SimilarityBaseline.from_reader(writer, linking.calibration)
-    seen: list[Noticed] = []
+    seen: list[SaveWarnings] = []
 
     def links_of(nodes: Nodes) -> list[list[Link]]:
         asked = [
@@ -405,13 +405,13 @@ def _save_new(writer: Writer, prepared: Sequence[PreparedSave], linking: Linking
         found = find_candidates(writer, asked, linking, usual)
         detects = linking.detects_conflicts
         seen.extend(
-            detect_conflicts(writer, asked, found, linking.calibration) if detects else [Noticed()] * len(asked)
+            detect_conflicts(writer, asked, found, linking.calibration) if detects else [SaveWarnings()] * len(asked)
         )
         return choose_automatic_links(writer, asked, linking, usual, found=found)
 
     writer.put_new(new, links_of)
     return [
-        attrs.evolve(one.memory, noticed=apply_verdicts(what, asked.verdicts, asked.note))
+        attrs.evolve(one.memory, warnings=apply_verdicts(what, asked.verdicts, asked.note))
         for one, what, asked in zip(new, seen, prepared, strict=True)
     ]
 
@@ -586,7 +586,7 @@ def lower_trust(writer: Writer, node: int, trust: Origin) -> None:
 
 def _citing_memories(reader: Reader, memories: Iterable[Memory]) -> list[Nodes]:
     """Return the memories that cite each of the given memories as evidence."""
-    return [reader.window(Filter(evidence=frozenset({memory.id}))) for memory in memories]
+    return [reader.window(EngineFilter(evidence=frozenset({memory.id}))) for memory in memories]
 
 
 def is_automatic(link: Link) -> bool:
@@ -637,20 +637,20 @@ def memory_as_of(memory: Memory, moment: datetime) -> Memory:
 
     It gets its text of that time. Later outcomes and repeats are left out.
     """
-    repeats = tuple(at for at in memory.repeats if at <= moment)
-    if len(repeats) < len(memory.repeats):
-        memory = attrs.evolve(memory, repeats=repeats)
+    repeats = tuple(at for at in memory.repeated_at if at <= moment)
+    if len(repeats) < len(memory.repeated_at):
+        memory = attrs.evolve(memory, repeated_at=repeats)
     if isinstance(memory.metadata, RecordMetadata):
         return _record_as_of(memory, memory.metadata, moment)
     history = tuple(one for one in _outcome_history(memory) if one.at <= moment)
-    former = tuple(one for one in memory.former if one.until <= moment)
-    if len(history) == len(_outcome_history(memory)) and len(former) == len(memory.former):
+    former = tuple(one for one in memory.previous_texts if one.until <= moment)
+    if len(history) == len(_outcome_history(memory)) and len(former) == len(memory.previous_texts):
         return memory
     updated_at = max([memory.created_at, *(one.at for one in history), *(one.until for one in former)])
-    if len(former) < len(memory.former):
-        said = memory.former[len(former)]
+    if len(former) < len(memory.previous_texts):
+        said = memory.previous_texts[len(former)]
         memory = with_text(memory, content=said.content, reasoning=said.reasoning)
-    memory = attrs.evolve(memory, former=former, updated_at=updated_at)
+    memory = attrs.evolve(memory, previous_texts=former, updated_at=updated_at)
     return _with_outcome_history(memory, history, updated_at) if history != _outcome_history(memory) else memory
 
 
@@ -659,10 +659,12 @@ def _record_as_of(memory: Memory, own: RecordMetadata, moment: datetime) -> Memo
     then = [one for one in own.history if one.at <= moment]
     if memory.updated_at <= moment or not then:
         return memory
-    metadata = attrs.evolve(own, value=then[-1].value, version=then[-1].version, lengths=(), history=tuple(then[:-1]))
+    metadata = attrs.evolve(
+        own, value=then[-1].value, version=then[-1].version, text_lengths=(), history=tuple(then[:-1])
+    )
     content = memory.content if then[-1].text is None else then[-1].text
-    former = tuple(one for one in memory.former if one.until <= moment)
-    return attrs.evolve(memory, content=content, metadata=metadata, former=former, updated_at=then[-1].at)
+    former = tuple(one for one in memory.previous_texts if one.until <= moment)
+    return attrs.evolve(memory, content=content, metadata=metadata, previous_texts=former, updated_at=then[-1].at)
 
 
 def _outcome_history(memory: Memory) -> tuple[OutcomeChange, ...]:

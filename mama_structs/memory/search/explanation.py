@@ -18,7 +18,7 @@ from mama_structs.memory.search.search_plan import (
     find_hits,
     rank_candidates,
 )
-from mama_structs.memory.types.engine import Filter, Reader
+from mama_structs.memory.types.engine import EngineFilter, Reader
 
 
 def explain(reader: Reader, request: SearchRequest, node: int, max_chars: int | None) -> Explanation:
@@ -26,18 +26,18 @@ def explain(reader: Reader, request: SearchRequest, node: int, max_chars: int | 
     (memory_id,) = reader.ids([node])
     for name, where in _single_filters(request):
         if node not in reader.window(where):
-            return Explanation(id=memory_id, left_out_by=name)
+            return Explanation(memory_id=memory_id, excluded_by=name)
     found = _add_candidate(reader, collect_candidates(reader, request, ranking.WEIGHTS), node)
     everything = attrs.evolve(request, limit=len(found.candidates.nodes))
     results = {one.node: one for one in rank_candidates(attrs.evolve(found, request=everything))[0]}
     dropped = node not in results
     if dropped:
-        behind = attrs.evolve(everything, superseded="behind")
+        behind = attrs.evolve(everything, superseded="demote")
         results = {one.node: one for one in rank_candidates(attrs.evolve(found, request=behind))[0]}
     best, _ = find_hits(reader, request)
     fitting = best if max_chars is None else limit_chars(best, max_chars)
     own: Hit | RankedCandidate = next((hit for hit in best if hit.memory.id == memory_id), results[node])
-    copy_of = next((hit.memory.id for hit in best if memory_id in hit.copies), None)
+    copy_of = next((hit.memory.id for hit in best if memory_id in hit.duplicates), None)
     rank = next((place for place, hit in enumerate(fitting, 1) if hit.memory.id == memory_id), None)
     if rank is not None:
         left_out_by = None
@@ -46,30 +46,30 @@ def explain(reader: Reader, request: SearchRequest, node: int, max_chars: int | 
     elif own.relevance < request.min_relevance:
         left_out_by = "min_relevance"
     elif copy_of is not None:
-        left_out_by = "copies"
+        left_out_by = "duplicates"
     else:
         left_out_by = "max_chars" if any(hit.memory.id == memory_id for hit in best) else "limit"
     newest = results[node].superseded_by
     return Explanation(
-        id=memory_id,
+        memory_id=memory_id,
         rank=rank,
-        left_out_by=left_out_by,
+        excluded_by=left_out_by,
         score=own.score,
         relevance=own.relevance,
         terms=own.terms,
-        copy_of=copy_of,
+        duplicate_of=copy_of,
         superseded_by=None if newest is None else reader.ids([newest])[0],
     )
 
 
-def _single_filters(request: SearchRequest) -> Iterator[tuple[str, Filter]]:
+def _single_filters(request: SearchRequest) -> Iterator[tuple[str, EngineFilter]]:
     """Yield each filter condition of a search separately, with the name of its argument."""
-    for field in attrs.fields(Filter):
+    for field in attrs.fields(EngineFilter):
         if (value := getattr(request.where, field.name)) is not None:
-            yield field.name, Filter(**{field.name: value})
+            yield field.name, EngineFilter(**{field.name: value})
     if request.as_of is not None:
-        yield "as_of", Filter(until=request.as_of + timedelta(milliseconds=1))
-    yield "valid_until", Filter(valid_at=request.reference_time)
+        yield "as_of", EngineFilter(until=request.as_of + timedelta(milliseconds=1))
+    yield "valid_until", EngineFilter(valid_at=request.reference_time)
 
 
 def _add_candidate(reader: Reader, found: CandidateSet | None, node: int) -> CandidateSet:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from mama_structs._internal import validation as _check
 from mama_structs.memory.embedding.protocol import Calibration
-from mama_structs.memory.graph.results import Hit, Results, Similar, with_place_term
+from mama_structs.memory.graph.results import Hit, Results, SimilarMemory, with_place_term
 from mama_structs.memory.graph.traversal import Successors, links_as_of, select_rows
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.search import scores as ranking
@@ -37,7 +37,7 @@ from mama_structs.memory.types.engine import (
     DISPLAY_BOUNDS,
     SYSTEM_CREATOR_INDEX,
     TYPE_NUMBERS,
-    Filter,
+    EngineFilter,
     LinkTable,
     NodeAttributes,
     Nodes,
@@ -80,9 +80,9 @@ _IMPLEMENTATION_NUMBER: Final = TYPE_NUMBERS[LinkType.IMPLEMENTATION]
 # Temporal links are excluded, because closeness in time is no reason to show both memories.
 _FOLLOWED_LINK_TYPES: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION, LinkType.ASSOCIATION)
 
-SupersededMode = Literal["behind", "drop", "equal"]
+SupersededMode = Literal["demote", "exclude", "keep"]
 """Ranking of superseded memories: behind their successors, left out, or by their own scores."""
-SUPERSEDED_MODES: Final[tuple[SupersededMode, ...]] = ("behind", "drop", "equal")
+SUPERSEDED_MODES: Final[tuple[SupersededMode, ...]] = ("demote", "exclude", "keep")
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -90,9 +90,9 @@ class SearchQuery:
     """Arguments of a search."""
 
     text: str
-    where: Filter = attrs.field(factory=Filter)
-    superseded: SupersededMode = "behind"
-    """Ranking of superseded memories. Queries for history override "behind"."""
+    where: EngineFilter = attrs.field(factory=EngineFilter)
+    superseded: SupersededMode = "demote"
+    """Ranking of superseded memories. Queries for history override "demote"."""
     min_relevance: float = 0.0
     """Minimum relevance of a hit."""
     as_of: datetime | None = None
@@ -103,7 +103,7 @@ class SearchQuery:
     def checked(
         cls,
         query: object,
-        where: Filter,
+        where: EngineFilter,
         *,
         superseded: object,
         min_relevance: object,
@@ -143,7 +143,7 @@ class SimilarityRequest:
 
     pieces: Vectors
     """The vectors; the nearest one counts."""
-    where: Filter
+    where: EngineFilter
     but: str | None
     """Id of a memory to leave out."""
     calibration: Calibration
@@ -165,7 +165,7 @@ class RankedCandidate:
     superseded_by: int | None = None
 
 
-def similar(reader: Reader, request: SimilarityRequest) -> Results[Similar]:
+def similar(reader: Reader, request: SimilarityRequest) -> Results[SimilarMemory]:
     """Return the memories that are nearest to any of the vectors, nearest first."""
     best: dict[int, float] = {}
     for piece in request.pieces:
@@ -179,7 +179,7 @@ def similar(reader: Reader, request: SimilarityRequest) -> Results[Similar]:
     alike = [(near, float(request.calibration(score))) for near, score in ordered]
     kept = [(near, similarity) for near, similarity in alike if similarity >= request.threshold][: request.limit]
     memories = reader.get([near for near, _ in kept])
-    return Results(Similar(memory=one, similarity=kept[place][1]) for place, one in enumerate(memories))
+    return Results(SimilarMemory(memory=one, similarity=kept[place][1]) for place, one in enumerate(memories))
 
 
 def find_hits(reader: Reader, request: SearchRequest) -> tuple[list[Hit], ReorderRules | None]:
@@ -218,11 +218,11 @@ def find_hits(reader: Reader, request: SearchRequest) -> tuple[list[Hit], Reorde
             memory=memory,
             score=one.score,
             relevance=one.relevance,
-            parts=one.parts,
+            signals=one.parts,
             terms=one.terms,
             path=tuple([ids[node] for node in one.path]),
             superseded_by=None if one.superseded_by is None else ids[one.superseded_by],
-            copies=same,
+            duplicates=same,
         )
         for one, memory, same in found
     ], precedence
@@ -357,7 +357,7 @@ def collect_candidates(reader: Reader, request: SearchRequest, weights: ScoreWei
 
 
 def _prefetch_queries(
-    ahead: Prefetch, request: SearchRequest, terms: Mapping[str, float], where: Filter, period: Period | None
+    ahead: Prefetch, request: SearchRequest, terms: Mapping[str, float], where: EngineFilter, period: Period | None
 ) -> None:
     """Prefetch the queries for candidates and their data."""
     limit, none = max(_MIN_MATCHES, request.limit), np.zeros(0, np.int64)
@@ -530,14 +530,14 @@ class ScoredNodes:
         return np.where(self.nodes[at] == wanted, at, -1)
 
 
-def _narrow_filter(where: Filter, since: datetime | None, until: datetime | None) -> Filter:
+def _narrow_filter(where: EngineFilter, since: datetime | None, until: datetime | None) -> EngineFilter:
     sinces = [moment for moment in (where.since, since) if moment is not None]
     untils = [moment for moment in (where.until, until) if moment is not None]
     return attrs.evolve(where, since=max(sinces, default=None), until=min(untils, default=None))
 
 
 def _find_nodes(
-    reader: Reader, query: PreparedQuery, where: Filter, period: Period | None, limit: int
+    reader: Reader, query: PreparedQuery, where: EngineFilter, period: Period | None, limit: int
 ) -> tuple[Nodes, BestMatches]:
     """Find candidates by vector, keywords and period. Return their nodes, and the best cosine and BM25 score."""
     near, told = reader.nearest(query.vector, limit, where), reader.words(query.terms, limit, where)
@@ -639,7 +639,7 @@ def _linked_nodes(table: LinkTable, holding: Collection[int], known: ScoredNodes
     return np.union1d(strongest, leaders)
 
 
-def _filter_nodes(reader: Reader, nodes: Nodes, found: Nodes, where: Filter) -> Nodes:
+def _filter_nodes(reader: Reader, nodes: Nodes, found: Nodes, where: EngineFilter) -> Nodes:
     """Return the *nodes* that pass the filter. All of *found* already pass it."""
     if not len(nodes):
         return nodes
@@ -758,7 +758,7 @@ def rank_candidates(found: CandidateSet) -> tuple[list[RankedCandidate], Reorder
     favoured = ranking.favour_period(summed, inside, strength, weights)
     fresh = favoured * ranking.recency_bonus(ground.facts.created, now_ms, weights)
     timed = scores = favoured + fresh
-    drops = request.superseded == "drop"
+    drops = request.superseded == "exclude"
     precedence = ReorderRules(
         nodes=nodes,
         created=ground.facts.created,
@@ -768,7 +768,7 @@ def rank_candidates(found: CandidateSet) -> tuple[list[RankedCandidate], Reorder
         decisions=decisions,
         newest=found.chains.newest(nodes[ranking.top_k(scores, len(nodes) if drops else 2 * request.limit)]),
         replaced_by=found.chains.replaced_by,
-        history=request.superseded == "equal" or asks_for_history(request.text),
+        history=request.superseded == "keep" or asks_for_history(request.text),
     )
     scores = precedence.promote(scores, weights)
     order = ranking.top_k(scores, len(scores))

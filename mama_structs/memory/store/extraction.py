@@ -29,7 +29,7 @@ from mama_structs.errors import InvalidArgument, MamaStructsError
 from mama_structs.memory.save.save_plan import PreparedSave
 from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.duplicates import has_same_words
-from mama_structs.memory.types.extraction_result import Learned, RefusedRecord
+from mama_structs.memory.types.extraction_result import ExtractionResult, RejectedMemory
 from mama_structs.memory.types.model import (
     MAX_STORED_TEXT_BYTES,
     ORIGINS,
@@ -126,7 +126,7 @@ async def extract_memories(
     *,
     is_recalled: Callable[[str], bool],
     origin: Origin | None = None,
-) -> Learned:
+) -> ExtractionResult:
     """
     Ask a model to extract memories from a conversation, and save the valid ones.
 
@@ -142,27 +142,27 @@ async def extract_memories(
         raise InvalidArgument(f"extract must be a function of a prompt and a schema, got {type(extract).__name__}")
     max_trust = ORIGINS[0] if origin is None else _check.check_choice("origin", origin, ORIGINS)
     new_messages = [one for one in messages if not (_shows_memories(one) or is_recalled(one.text))]
-    rejected: list[RefusedRecord] = []
+    rejected: list[RejectedMemory] = []
     drafts: list[PreparedSave] = []
     for batch in _split_batches(
         [attrs.evolve(one, origin=least_trusted((one.origin, max_trust))) for one in new_messages]
     ):
         known = await _find_known_memories(memories, batch)
-        prompt = _render_prompt(batch, known, today=f"{memories._shared.now:%Y-%m-%d}")  # noqa: SLF001 - store internals
+        prompt = _render_prompt(batch, known, today=f"{memories._shared.now:%Y-%m-%d}")
         for place, record in enumerate(_iter_records(await _call_model(extract, prompt))):
             try:
                 if place >= MAX_RECORDS_PER_ANSWER:
                     raise RecordRejected(f"an answer may have {MAX_RECORDS_PER_ANSWER} records")
                 drafts.append(await _draft_save(memories, record, batch, known, is_recalled))
             except (InvalidArgument, RecordRejected) as error:
-                rejected.append(RefusedRecord(reason=str(error.args[0]), record=record))
-    saved = await memories._save_drafts(drafts, judged=True) if drafts else []  # noqa: SLF001 - as above
+                rejected.append(RejectedMemory(reason=str(error.args[0]), proposal=record))
+    saved = await memories._save_drafts(drafts, judged=True) if drafts else []
     pairs = list(zip(saved, drafts, strict=True))
-    return Learned(
-        new=tuple(memory for memory, draft in pairs if memory.id == draft.memory.id),
-        merged=tuple(memory for memory, draft in pairs if memory.id != draft.memory.id),
-        refused=tuple(rejected),
-        passed_over=len(messages) - len(new_messages),
+    return ExtractionResult(
+        saved=tuple(memory for memory, draft in pairs if memory.id == draft.memory.id),
+        duplicates=tuple(memory for memory, draft in pairs if memory.id != draft.memory.id),
+        rejected=tuple(rejected),
+        skipped_messages=len(messages) - len(new_messages),
     )
 
 
@@ -307,7 +307,7 @@ async def _draft_save(
             and least_trusted((memory.origin, origin)) == origin
         ):
             raise RecordRejected(f"it is known already, as {memory.id}")
-    draft = await memories._draft(parse_request(_build_request(proposal, origin)))  # noqa: SLF001 - store internals
+    draft = await memories._draft(parse_request(_build_request(proposal, origin), now=memories._shared.now))
     texts = {text_digest(one.text): one for one in sources if len(one.text.encode()) <= MAX_STORED_TEXT_BYTES}
     return attrs.evolve(
         draft,

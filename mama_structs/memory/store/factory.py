@@ -78,15 +78,15 @@ async def open_memories(
     """
     names = (namespace, *reads)
     chosen = await _choose_embedder(engines, names, embedder)
-    seconds, at_most = settings.rerank_seconds, settings.rerank_at_most
+    seconds, at_most = settings.rerank_timeout, settings.rerank_limit
     async with contextlib.AsyncExitStack() as closing:
-        service = EmbeddingService(chosen, cache_entries=settings.embedding_cache)
+        service = EmbeddingService(chosen, cache_entries=settings.embedding_cache_entries)
         closing.push_async_callback(service.close)
         reranker_runner = judge_runner = None
         if reranker is not None:
             reranker_runner = RerankerRunner(reranker, loop=loop, seconds=seconds, at_most=at_most)
         if judge is not None:
-            judge_runner = JudgeRunner(judge, seconds=settings.judge_seconds, clock=clock)
+            judge_runner = JudgeRunner(judge, seconds=settings.judge_timeout, clock=clock)
 
         def make_services(kind: type[ServicesT], engine: Engine, judge_runner: JudgeRunner | None = None) -> ServicesT:
             return kind(
@@ -114,7 +114,7 @@ async def open_memories(
             services = make_services(NamespaceServices, opened[0], judge_runner)
             memories = MemoryStore(services, find_content=find_content)
         # The exit stack closes the memories before the engines, because pending embeddings may still use the engines.
-        closing.push_async_callback(memories.close)
+        closing.push_async_callback(memories._close)
         return memories, closing.pop_all().aclose
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -11,62 +11,62 @@ import attrs
 from mama_structs._internal.reprs import StatsTable
 from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.protocol import Embedder
-from mama_structs.memory.graph.results import Forgotten, Imported
+from mama_structs.memory.graph.results import ErasureReport, JsonlImport
 from mama_structs.memory.records import record_plans
 from mama_structs.memory.types.engine import ProgressCallback
-from mama_structs.memory.types.model import Maintained, from_milliseconds, to_milliseconds
+from mama_structs.memory.types.model import MaintenanceReport, from_milliseconds, to_milliseconds
 from mama_structs.memory.types.requests import check_file, check_progress
-from mama_structs.memory.upkeep import erasure as forgetting
+from mama_structs.memory.upkeep import erasure
 from mama_structs.memory.upkeep import jsonl_transfer as transfer
 from mama_structs.memory.upkeep import maintenance as upkeep
 from mama_structs.memory.upkeep.namespace_services import NamespaceServices
-from mama_structs.storage.sqlite_errors import Finding
+from mama_structs.storage.sqlite_errors import Issue
 
 
-async def forget(
-    shared: NamespaceServices, request: forgetting.ForgetRequest, *, dry_run: bool, progress: ProgressCallback | None
-) -> Forgotten:
-    """Erase the requested memories; see `MemoryStore.forget`."""
+async def erase(
+    shared: NamespaceServices, request: erasure.EraseRequest, *, dry_run: bool, progress: ProgressCallback | None
+) -> ErasureReport:
+    """Erase the requested memories; see `MemoryStore.erase`."""
     chosen = await shared.read(request.candidates)
-    return await forgetting.forget(
+    return await erasure.erase_memories(
         shared.engine, request, chosen, shared.erase_texts, dry_run=dry_run, progress=progress
     )
 
 
 async def prune(shared: NamespaceServices, now: datetime | None) -> int:
-    """Remove weak automatic links and old temporal ones; see `MemoryStore.prune`."""
+    """Remove weak automatic links and old temporal ones; see `mama_structs.admin.prune`."""
     shared.check()
     return await upkeep.prune(shared.engine, shared.resolve_time("now", now), shared.settings)
 
 
-async def maintain(shared: NamespaceServices) -> Maintained:
-    """Resume interrupted erasures, and prune if it is due; see `MemoryStore.maintain`."""
+async def maintain(shared: NamespaceServices) -> MaintenanceReport:
+    """Resume interrupted erasures, and prune if it is due; see `mama_structs.admin.maintain`."""
     shared.check()
-    await forgetting.resume_erasure(shared.engine, shared.erase_texts)
+    await erasure.resume_erasure(shared.engine, shared.erase_texts)
     every = int(shared.settings.prune_every * 1000)
     as_of = await shared.engine.begin_maintenance(to_milliseconds(shared.now), every)
     if as_of is None:
-        return Maintained()
+        return MaintenanceReport()
     pruned = await upkeep.prune(shared.engine, from_milliseconds(as_of), shared.settings)
-    return Maintained(pruned=pruned, due=True)
+    return MaintenanceReport(pruned=pruned, due=True)
 
 
-async def check(shared: NamespaceServices, progress: ProgressCallback | None) -> list[Finding]:
-    """Return the errors in views, links and records; see `MemoryStore.check`."""
+async def check(shared: NamespaceServices, progress: ProgressCallback | None) -> list[Issue]:
+    """Return the errors in views, links and records; see `mama_structs.admin.check`."""
     shared.check()
     return [*await shared.engine.check(progress), *await shared.engine.read(record_plans.find_unreadable)]
 
 
 async def rebuild(shared: NamespaceServices, progress: ProgressCallback | None) -> list[str]:
-    """Rebuild all indexes, and return a line for each damaged row; see `MemoryStore.rebuild`."""
+    """Rebuild all indexes, and return a line for each damaged row; see `mama_structs.admin.rebuild`."""
     shared.check()
     return await shared.engine.rebuild(progress)
 
 
 async def reembed(shared: NamespaceServices, embedder: Embedder, progress: ProgressCallback | None) -> int:
-    """Change to another embedder; see `MemoryStore.reembed`."""
+    """Change to another embedder; see `mama_structs.admin.reembed`."""
     shared.check()
-    service = EmbeddingService(embedder, cache_entries=shared.settings.embedding_cache)
+    service = EmbeddingService(embedder, cache_entries=shared.settings.embedding_cache_entries)
     shared.next_embedder_record = upkeep.embedder_record(embedder)
     try:
         count = await upkeep.reembed(shared.engine, service, progress)
@@ -79,15 +79,19 @@ async def reembed(shared: NamespaceServices, embedder: Embedder, progress: Progr
     return count
 
 
-async def export_jsonl(shared: NamespaceServices, path: str | Path, progress: ProgressCallback | None) -> int:
-    """Export all memories to a file; see `MemoryStore.export_jsonl`."""
+async def export_jsonl(
+    shared: NamespaceServices, path: str | os.PathLike[str], progress: ProgressCallback | None
+) -> int:
+    """Export all memories to a file; see `mama_structs.admin.export_jsonl`."""
     shared.check()
     check_progress(progress)
     return await transfer.export_jsonl(shared.engine, check_file(path), progress)
 
 
-async def import_jsonl(shared: NamespaceServices, path: str | Path, progress: ProgressCallback | None) -> Imported:
-    """Import the memories of a file; see `MemoryStore.import_jsonl`."""
+async def import_jsonl(
+    shared: NamespaceServices, path: str | os.PathLike[str], progress: ProgressCallback | None
+) -> JsonlImport:
+    """Import the memories of a file; see `mama_structs.admin.import_jsonl`."""
     shared.check()
     check_progress(progress)
     return await transfer.import_jsonl(shared.engine, shared.embedding, check_file(path), progress)

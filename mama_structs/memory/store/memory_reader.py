@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import attrs
 import numpy as np
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 
 from mama_structs._internal import validation as _check
 from mama_structs._internal.telemetry import instrument
+from mama_structs._internal.validation import TimeInput
+from mama_structs.errors import InvalidArgument
 from mama_structs.memory.embedding.protocol import Embedder, Vectors
 from mama_structs.memory.graph import results
 from mama_structs.memory.graph import traversal as graph
@@ -22,37 +25,42 @@ from mama_structs.memory.graph.results import (
     Evidence,
     Explanation,
     Hit,
-    Reached,
-    RelationshipWord,
+    MemoryDetails,
+    MemoryLike,
+    Page,
+    RelationshipCount,
     Results,
-    Similar,
-    Surroundings,
+    SimilarMemory,
+    TraversedMemory,
 )
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.search import search_plan as search
 from mama_structs.memory.search.explanation import explain
 from mama_structs.memory.search.search_plan import SearchQuery, SearchRequest, SimilarityRequest, SupersededMode
 from mama_structs.memory.store import maintenance
+from mama_structs.memory.store.cursors import Cursor, find_bound, format_cursor, parse_cursor
 from mama_structs.memory.types import requests
 from mama_structs.memory.types.engine import (
     DISPLAY_BOUNDS,
     Direction,
     EmbedderRecord,
-    Filter,
+    EngineFilter,
     Prefetch,
     Reader,
     RelevanceBounds,
     read_in_pages,
-    to_nfc,
 )
-from mama_structs.memory.types.model import Link, LinkType, Memory, MemoryType, is_id, to_milliseconds
+from mama_structs.memory.types.filters import Filter, TypeCondition, to_engine_filter
+from mama_structs.memory.types.model import Link, LinkType, Memory, MemoryType, to_milliseconds
 from mama_structs.memory.types.relationships import find_near_synonyms, normalize_relationship
-from mama_structs.memory.types.requests import TraversalRequest, check_filter, check_id, check_limit
+from mama_structs.memory.types.requests import TraversalRequest, check_limit, check_memory
 from mama_structs.memory.types.reranker import Reranker
 from mama_structs.memory.upkeep.namespace_services import NamespaceServices
-from mama_structs.provenance import Origin
 
 T = TypeVar("T")
+Order = Literal["newest", "oldest"]
+ORDERS: Final[tuple[Order, ...]] = ("newest", "oldest")
+_NODES_PER_READ: Final = 256
 NO_NODES: Final = np.empty(0, np.int64)
 
 
@@ -72,11 +80,11 @@ class MemoryReader:
 
     @property
     def namespace(self) -> str:
-        """The namespace of these memories. Calls access no other namespaces except those in `reads`."""
+        """The namespace of these memories. Calls access no other namespaces except those in `read_namespaces`."""
         return self._engine.namespace
 
     @property
-    def reads(self) -> tuple[str, ...]:
+    def read_namespaces(self) -> tuple[str, ...]:
         """Further namespaces, which are searched and never written; see `Session.open`."""
         return ()
 
@@ -97,82 +105,192 @@ class MemoryReader:
 
     # Reading
 
-    async def get(self, id: str) -> Memory:  # noqa: A002 - the conventional name
+    async def get(self, memory: MemoryLike) -> Memory:
         """
         Return a memory.
 
+        Args:
+            memory: A memory's id, or an object that contains the memory, such as a `Hit`.
+
         Raises:
+            MemoryNotFound: No memory has this id.
             StoreDamaged: The stored row is corrupt.
 
         """
-        return await self._read(id, lambda reader, node: reader.get([node])[0])
+        return await self._read(memory, lambda reader, node: reader.get([node])[0])
 
-    async def evidence_of(self, id: str) -> list[Evidence]:  # noqa: A002 - as above
+    async def evidence(self, memory: MemoryLike) -> Results[Evidence]:
         """
         Return a memory's evidence in order, with the texts of handles as saved.
 
+        Args:
+            memory: The memory or its id.
+
         Raises:
+            MemoryNotFound: No memory has this id.
             StoreDamaged: A text is missing or corrupt.
 
         """
-        return await self._read(id, results.evidence_in)
+        return Results(await self._read(memory, results.evidence_in))
 
-    async def count(self, *, types: Iterable[MemoryType | str] | str | None = None) -> int:
-        """
-        Return the number of memories.
-
-        Args:
-            types: Count only these types.
-
-        """
-        where = check_filter(types=types)
-        return await self._shared.read(lambda reader: reader.count(where))
-
-    async def recent(
+    async def count(
         self,
         *,
-        limit: int = 10,
-        types: Iterable[MemoryType | str] | str | None = None,
-        since: datetime | None = None,
-        origins: Iterable[Origin] | Origin | None = None,
-        trust: Origin | None = None,
-    ) -> Results[Memory]:
+        type: TypeCondition | None = None,  # noqa: A002 - the name of the field
+        topic: str | None = None,
+        since: TimeInput | None = None,
+        where: Filter | None = None,
+    ) -> int:
         """
-        Return the newest memories, newest first.
+        Return the number of memories, expired ones included.
 
         Args:
-            limit: The maximum number of memories.
-            types: Only these types.
-            since: Only memories from this time on (with a time zone).
-            origins: Only these origins, as for `save_decision`.
-            trust: Only memories that are at least as trusted as this origin, see `Memory`.
+            type: Only this type, or these types.
+            topic: Only this topic, exactly as it was saved.
+            since: Only memories from this time on; a timedelta counts back from now.
+            where: Further conditions.
 
         """
-        where = self._exclude_expired(check_filter(types=types, since=since, origins=origins, trust=trust))
-        most = check_limit(limit)
-        return await self._get_newest(where, most)
+        conditions = self._conditions(where, type=type, topic=topic, since=since)
+        return await self._shared.read(lambda reader: reader.count(conditions))
 
-    async def _get_newest(self, where: Filter, limit: int) -> Results[Memory]:
-        return Results(await self._shared.read(lambda reader: reader.get(reader.window(where, limit=limit))))
+    async def list(
+        self,
+        *,
+        type: TypeCondition | None = None,  # noqa: A002 - as above
+        topic: str | None = None,
+        since: TimeInput | None = None,
+        where: Filter | None = None,
+        limit: int = 20,
+        cursor: str | None = None,
+        order: Order = "newest",
+    ) -> Page[Memory]:
+        """
+        Return one page of the memories that have not expired, ordered by their time of creation.
 
-    async def all(self, *, types: Iterable[MemoryType | str] | str | None = None) -> AsyncIterator[Memory]:
+        Memories that are saved between two calls neither repeat nor hide others.
+
+        Args:
+            type: Only this type, or these types.
+            topic: Only this topic, exactly as it was saved.
+            since: Only memories from this time on; a timedelta counts back from now.
+            where: Further conditions.
+            limit: The maximum number of memories on the page.
+            cursor: `Page.next_cursor` of the page before; the other arguments must be the same. None for the first.
+            order: ``"newest"`` or ``"oldest"`` first.
+
+        """
+        conditions = self._exclude_expired(self._conditions(where, type=type, topic=topic, since=since))
+        newest_first = _check.check_choice("order", order, ORDERS) == "newest"
+        return await self._list_page(conditions, check_limit(limit), parse_cursor(cursor), newest_first=newest_first)
+
+    async def _list_page(
+        self, where: EngineFilter, limit: int, after: Cursor, *, newest_first: bool = True
+    ) -> Page[Memory]:
+        """Return the memories after the position of this namespace in *after*."""
+        position = after.get(self.namespace)
+
+        def plan(reader: Reader) -> Page[Memory]:
+            bound = find_bound(reader, position, newest_first=newest_first)
+            nodes = reader.window(where, newest_first=newest_first, after=bound, limit=limit + 1)
+            memories = reader.get(nodes[:limit])
+            if len(nodes) <= limit:
+                return Page(memories)
+            last = to_milliseconds(memories[-1].created_at), memories[-1].id, 0
+            return Page(memories, next_cursor=format_cursor({**after, self.namespace: last}))
+
+        return await self._shared.read(plan)
+
+    async def _get_newest(self, where: EngineFilter, limit: int) -> Results[Memory]:
+        """Return the newest matching memories."""
+        return Results(await self._list_page(where, limit, {}))
+
+    async def iter_all(
+        self,
+        *,
+        type: TypeCondition | None = None,  # noqa: A002 - as above
+        topic: str | None = None,
+        since: TimeInput | None = None,
+        where: Filter | None = None,
+    ) -> AsyncIterator[Memory]:
         """
         Iterate over all memories in the order in which they were saved, expired ones included.
 
         Memories that are saved during the iteration are not included, nor are those that are deleted before their turn.
 
         Args:
-            types: Only these types.
+            type: Only this type, or these types.
+            topic: Only this topic, exactly as it was saved.
+            since: Only memories from this time on; a timedelta counts back from now.
+            where: Further conditions.
 
         """
-        async for memories in self._in_pages(check_filter(types=types), lambda reader, nodes: reader.get(nodes)):
+        conditions = self._conditions(where, type=type, topic=topic, since=since)
+        async for memories in self._in_pages(conditions, lambda reader, nodes: reader.get(nodes)):
             for memory in memories:
                 yield memory
 
-    async def links(self) -> AsyncIterator[Link]:
-        """Iterate over all links, in the order of `all`, with previews in `Link.texts`."""
+    async def links(
+        self, memory: MemoryLike | None = None, *, limit: int = 100, cursor: str | None = None
+    ) -> Page[Link]:
+        """
+        Return one page of the links of a memory, oldest first, or of all links, with previews of both memories.
 
-        def read(reader: Reader, nodes: list[int]) -> Sequence[Link]:
+        Args:
+            memory: The memory at which the links begin or end; None for all links, in the order in which the
+                memories at which they begin were created.
+            limit: The maximum number of links on the page.
+            cursor: `Page.next_cursor` of the page before; None for the first page.
+
+        Raises:
+            MemoryNotFound: No memory has this id.
+
+        """
+        most, after = check_limit(limit), parse_cursor(cursor)
+        if memory is None:
+            return await self._list_links(most, after)
+        own = await self._read(
+            memory,
+            lambda reader, node: results.add_previews(reader, reader.read_links(node)),
+            ahead=lambda ahead: ahead.links_of_many(NO_NODES),
+        )
+        _, _, start = after.get(self.namespace, (0, "", 0))
+        is_last = start + most >= len(own)
+        return Page(
+            own[start : start + most],
+            next_cursor=None if is_last else format_cursor({self.namespace: (0, "", start + most)}),
+        )
+
+    async def _list_links(self, limit: int, after: Cursor) -> Page[Link]:
+        """Return a page of all links, ordered by the creation of the memory at which they begin."""
+        position = after.get(self.namespace)
+
+        def plan(reader: Reader) -> Page[Link]:
+            bound, skipped = find_bound(reader, position, newest_first=False), position[2] if position else 0
+            found: builtins.list[Link] = []
+            if position is not None and (node := reader.find(position[1])) is not None:
+                found += reader.links_of_many([node], "out")[0][skipped:]
+            while len(found) <= limit:
+                nodes = reader.window(newest_first=False, after=bound, limit=_NODES_PER_READ)
+                if not len(nodes):
+                    return Page(results.add_previews(reader, found))
+                found += [link for own in reader.links_of_many(nodes, "out") for link in own]
+                (last,) = reader.get(nodes[-1:])
+                bound = to_milliseconds(last.created_at), int(nodes[-1])
+            page = found[:limit]
+            (begin,) = reader.get([saving.require_node(reader, page[-1].from_id)])
+            told = sum(link.from_id == begin.id for link in page)
+            if position is not None and begin.id == position[1]:
+                told += skipped
+            cursor = format_cursor({self.namespace: (to_milliseconds(begin.created_at), begin.id, told)})
+            return Page(results.add_previews(reader, page), next_cursor=cursor)
+
+        return await self._shared.read(plan)
+
+    async def _iter_links(self) -> AsyncIterator[Link]:
+        """Iterate over all links, in the order of `iter_all`, with previews in `Link.endpoint_texts`."""
+
+        def read(reader: Reader, nodes: Sequence[int]) -> Sequence[Link]:
             return results.add_previews(reader, [link for own in reader.links_of_many(nodes, "out") for link in own])
 
         async for links in self._in_pages(None, read):
@@ -180,7 +298,7 @@ class MemoryReader:
                 yield link
 
     async def _in_pages(
-        self, where: Filter | None, plan: Callable[[Reader, list[int]], Sequence[T]]
+        self, where: EngineFilter | None, plan: Callable[[Reader, builtins.list[int]], Sequence[T]]
     ) -> AsyncIterator[Sequence[T]]:
         """Run a plan on each page of the matching memories, and yield its results."""
         ids = await self._shared.read(lambda reader: reader.ids(np.sort(reader.window(where))))
@@ -189,45 +307,53 @@ class MemoryReader:
 
     async def latest_checkpoint(self) -> Memory | None:
         """Return the newest checkpoint, or None if there is no checkpoint."""
-        found = await self.recent(limit=1, types=[MemoryType.CHECKPOINT])
+        found = await self.list(limit=1, type=MemoryType.CHECKPOINT)
         return found[0] if found else None
 
     async def similar(
         self,
-        id_or_text: str,
+        memory: MemoryLike | None = None,
         *,
+        content: str | None = None,
         threshold: float | None = None,
-        origins: Iterable[Origin] | Origin | None = None,
-        trust: Origin | None = None,
+        where: Filter | None = None,
         limit: int = 10,
-    ) -> Results[Similar]:
+    ) -> Results[SimilarMemory]:
         """
-        Return the memories that are most similar in meaning, nearest first.
+        Return the memories that are most similar in meaning to a memory or to a text, nearest first.
+
+        Give either *memory* or *content*.
 
         Args:
-            id_or_text: A memory's id, or any text.
+            memory: A memory or its id.
+            content: Any text.
             threshold: The minimum similarity, 0 to 1; None for the embedder's own threshold.
-            origins: As for `recent`.
-            trust: As for `recent`.
+            where: Conditions on the returned memories.
             limit: The maximum number of memories.
 
         Raises:
-            MemoryNotFound: The argument has the form of an id, but no memory has this id.
+            InvalidArgument: Not exactly one of *memory* and *content* is given.
+            MemoryNotFound: No memory has this id.
 
         """
         self._shared.check()
-        text = _check.check_text("id_or_text", id_or_text, max_chars=self._settings.max_content)
+        if (memory is None) is (content is None):
+            raise InvalidArgument("similar() needs either a memory or a content", hint="similar(content='any text')")
         least = None if threshold is None else _check.check_ratio("threshold", threshold)
         most = check_limit(limit)
+        conditions = self._exclude_expired(self._conditions(where))
         record = self._shared.record
         calibration = await self._shared.embedding.calibration()
-        own_id: str | None = to_nfc(text)
-        pieces = await self._get_vectors(to_nfc(text))
-        if pieces is None:
-            own_id, pieces = None, (await self._shared.embedding.embed_query(text))[np.newaxis]
+        own_id = None
+        if memory is None:
+            text = _check.check_text("content", content, max_chars=self._settings.max_content)
+            pieces = (await self._shared.embedding.embed_query(text))[np.newaxis]
+        else:
+            own_id = check_memory("memory", memory)
+            pieces = await self._get_vectors(own_id)
         request = SimilarityRequest(
             pieces=pieces,
-            where=self._exclude_expired(check_filter(origins=origins, trust=trust)),
+            where=conditions,
             but=own_id,
             calibration=calibration,
             threshold=calibration.threshold if least is None else least,
@@ -235,56 +361,28 @@ class MemoryReader:
         )
         return await self._find_nearest(request, record)
 
-    async def _get_vectors(self, memory_id: str) -> Vectors | None:
-        """
-        Return a memory's vectors, or None if no memory has this id.
+    async def _get_vectors(self, memory_id: str) -> Vectors:
+        """Return a memory's vectors, of shape (chunks, dimensions)."""
+        return await self._read(memory_id, lambda reader, node: reader.vectors(node))
 
-        An unknown text with the form of an id raises `MemoryNotFound`.
-        """
-
-        def plan(reader: Reader) -> Vectors | None:
-            node = saving.require_node(reader, memory_id) if is_id(memory_id) else reader.find(memory_id)
-            return None if node is None else reader.vectors(node)
-
-        return await self._shared.read(plan)
-
-    async def _find_nearest(self, request: SimilarityRequest, made_by: EmbedderRecord) -> Results[Similar]:
+    async def _find_nearest(self, request: SimilarityRequest, made_by: EmbedderRecord) -> Results[SimilarMemory]:
         """Return the memories nearest to the vectors of the request."""
-        return await self._shared.read(lambda reader: search.similar(reader, request), made_by=made_by)
-
-    async def about(
-        self, mention: str, *, limit: int = 10, types: Iterable[MemoryType | str] | str | None = None
-    ) -> Results[Memory]:
-        """
-        Return the newest memories whose text mentions an id, newest first.
-
-        Args:
-            mention: The id of an entity, such as ``2-1``.
-            limit: The maximum number of memories.
-            types: Only these types.
-
-        """
-        where = self._exclude_expired(check_filter(types=types))
-        where = attrs.evolve(where, mentions=frozenset({check_id("mention", mention)}))
-        most = check_limit(limit)
-        return await self._get_newest(where, most)
+        local = attrs.evolve(request, where=self._localize(request.where))
+        return await self._shared.read(lambda reader: search.similar(reader, local), made_by=made_by)
 
     async def search(
         self,
         query: str,
         *,
-        types: Iterable[MemoryType | str] | str | None = None,
+        type: TypeCondition | None = None,  # noqa: A002 - as above
         topic: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        mentions: Iterable[str] | None = None,
-        origins: Iterable[Origin] | Origin | None = None,
-        trust: Origin | None = None,
-        superseded: SupersededMode = "behind",
+        since: TimeInput | None = None,
+        where: Filter | None = None,
+        limit: int = 10,
         min_relevance: float | None = None,
         max_chars: int | None = None,
-        as_of: datetime | None = None,
-        limit: int = 10,
+        superseded: SupersededMode = "demote",
+        as_of: TimeInput | None = None,
     ) -> Results[Hit]:
         """
         Find memories by semantic similarity, keywords, links and time, best first.
@@ -292,45 +390,47 @@ class MemoryReader:
         Time expressions in the query ("last week", "지난주") favour that time.
         Returns *limit* memories if that many pass the filters, unless *min_relevance* or *max_chars* excludes some;
         `Hit.relevance` rates how well each hit answers the query.
-        A session's reranker reorders the best hits if it answers within ``settings.memory.rerank_seconds``.
+        A session's reranker reorders the best hits if it answers within ``settings.memory.rerank_timeout``.
 
         Args:
             query: The query, in any words.
-            types: Only these types.
-            topic: Only this topic.
-            since: Only memories from this time on (with a time zone).
-            until: Only memories before this time.
-            mentions: Only memories that mention all of these ids.
-            origins: As for `recent`.
-            trust: As for `recent`.
-            superseded: The position of superseded memories: ``"behind"`` their successors (or behind others, if the
-                query asks for an earlier state), ``"equal"`` to others, or ``"drop"`` to leave them out.
+            type: Only this type, or these types.
+            topic: Only this topic, exactly as it was saved.
+            since: Only memories from this time on; a timedelta counts back from now.
+            where: Further conditions.
+            limit: The maximum number of hits.
             min_relevance: The minimum relevance of a hit, 0 to 1; None for all hits.
             max_chars: The maximum length of all hits' content and reasoning together. A hit that does not fit is left
                 out, and no hit is truncated. None for no limit.
+            superseded: The position of superseded memories: ``"demote"`` them behind their successors (or behind
+                others, if the query asks for an earlier state), ``"keep"`` their rank, or ``"exclude"`` them.
             as_of: Search as of this time: later memories, outcomes and supersessions are ignored.
-            limit: The maximum number of hits.
 
         Raises:
+            InvalidArgument: An argument is invalid, or a condition is given twice.
+            EmbeddingFailed: The embedder failed on the query.
             RerankingFailed: The reranker is misconfigured and can never work. After a single failure or a timeout the
                 search continues without it.
 
         """
         self._shared.check()
-        where = check_filter(
-            types=types, topic=topic, since=since, until=until, mentions=mentions, origins=origins, trust=trust
-        )
         asked = SearchQuery.checked(
-            query, where, superseded=superseded, min_relevance=min_relevance, as_of=as_of, limit=limit
+            query,
+            self._conditions(where, type=type, topic=topic, since=since),
+            superseded=superseded,
+            min_relevance=min_relevance,
+            as_of=self._time("as_of", as_of),
+            limit=limit,
         )
         return Results(await self._hits(asked, None if max_chars is None else check_limit(max_chars, name="max_chars")))
 
-    async def _hits(self, asked: SearchQuery, room: int | None) -> list[Hit]:
+    async def _hits(self, asked: SearchQuery, room: int | None) -> builtins.list[Hit]:
         """Return the best hits of a search, with at most *room* characters in total."""
         record, reranking = self._shared.record, self._shared.reranker_runner
         with self._instrument("search_memory") as told:
             at_most = asked.limit if reranking is None else max(asked.limit, reranking.max_hits)
-            request = await self._build_request(attrs.evolve(asked, limit=at_most))
+            local = attrs.evolve(asked, where=self._localize(asked.where), limit=at_most)
+            request = await self._build_request(local)
             hits, precedence = await self._shared.read(lambda reader: search.find_hits(reader, request), made_by=record)
             if reranking is not None:
                 hits = (await reranking.rerank_hits(request.text, hits, precedence))[: asked.limit]
@@ -344,47 +444,50 @@ class MemoryReader:
         *,
         limit: int,
         bounds: RelevanceBounds = DISPLAY_BOUNDS,
-        types: Iterable[MemoryType | str] | str | None = None,
-    ) -> tuple[list[Hit], int]:
+        types: TypeCondition | None = None,
+    ) -> tuple[builtins.list[Hit], int]:
         """Return the hits that are relevant enough for a prompt, and the number of the remaining hits."""
-        found = await self.search(query, limit=limit, types=types)
+        found = await self.search(query, limit=limit, type=types)
         shown = search.worth_showing(found, bounds=bounds)
         return shown, len(found) - len(shown)
 
     async def explain(
         self,
         query: str,
-        id: str,  # noqa: A002 - as above
+        memory: MemoryLike,
         *,
-        types: Iterable[MemoryType | str] | str | None = None,
+        type: TypeCondition | None = None,  # noqa: A002 - as above
         topic: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        mentions: Iterable[str] | None = None,
-        origins: Iterable[Origin] | Origin | None = None,
-        trust: Origin | None = None,
-        superseded: SupersededMode = "behind",
+        since: TimeInput | None = None,
+        where: Filter | None = None,
+        limit: int = 10,
         min_relevance: float | None = None,
         max_chars: int | None = None,
-        as_of: datetime | None = None,
-        limit: int = 10,
+        superseded: SupersededMode = "demote",
+        as_of: TimeInput | None = None,
     ) -> Explanation:
         """
         Explain why a search returns a memory, or why it does not.
 
-        *id* is the id of the memory; all other arguments are those of `search`.
+        *memory* is the memory or its id; all other arguments are those of `search`.
         Printing the result shows a small table.
+
+        Raises:
+            MemoryNotFound: No memory has this id.
+
         """
         self._shared.check()
         room = None if max_chars is None else check_limit(max_chars, name="max_chars")
-        where = check_filter(
-            types=types, topic=topic, since=since, until=until, mentions=mentions, origins=origins, trust=trust
-        )
         asked = SearchQuery.checked(
-            query, where, superseded=superseded, min_relevance=min_relevance, as_of=as_of, limit=limit
+            query,
+            self._localize(self._conditions(where, type=type, topic=topic, since=since)),
+            superseded=superseded,
+            min_relevance=min_relevance,
+            as_of=self._time("as_of", as_of),
+            limit=limit,
         )
         request = await self._build_request(asked)
-        return await self._read(id, lambda reader, node: explain(reader, request, node, room))
+        return await self._read(memory, lambda reader, node: explain(reader, request, node, room))
 
     async def _build_request(self, asked: SearchQuery) -> SearchRequest:
         """Return the search request with the embedding of the query."""
@@ -404,55 +507,54 @@ class MemoryReader:
         """Return the embedding of a query text."""
         return await self._shared.embedding.embed_query(text)
 
-    async def warm_up(self) -> None:
-        """
-        Load the embedder, the views and the reranker before the first search needs them.
-
-        Raises:
-            RerankingFailed: As for `search`.
-
-        """
+    async def _warm_up(self) -> None:
+        """Load the embedder, the views and the reranker. See `Session.preload`."""
         await self.search("warm up", limit=1)
 
     # The graph
 
-    async def by_topic(self, topic: str, *, link_types: Iterable[LinkType | str] | None = None) -> Chain:
+    async def history(
+        self,
+        memory: MemoryLike | None = None,
+        *,
+        topic: str | None = None,
+        link_types: Iterable[LinkType | str] | LinkType | str | None = None,
+    ) -> Chain:
         """
-        Return all memories of a topic and their evolution, newest first.
+        Return the versions of a decision, or all memories of a topic, newest first, with their links and forks.
 
-        An unknown topic has an empty chain.
+        Give either *memory* or *topic*. An unknown topic has an empty chain.
 
         Args:
-            topic: The topic exactly as it was saved.
-            link_types: As for `traverse`, for the neighbours of the chain.
+            memory: A memory or its id. `Chain.nearby` is empty.
+            topic: A topic, exactly as it was saved. `Chain.nearby` contains the memories near the chain.
+            link_types: The types of links that lead to the memories near the chain of a topic; None for all.
+
+        Raises:
+            InvalidArgument: Not exactly one of *memory* and *topic* is given.
+            MemoryNotFound: No memory has this id.
 
         """
-        named = requests.check_topic(topic)
+        if (memory is None) is (topic is None):
+            raise InvalidArgument("history() needs either a memory or a topic", hint="history(topic='auth')")
         types = None if link_types is None else requests.check_link_types(link_types)
-        now_ms = to_milliseconds(self._shared.now)
-
-        def plan(reader: Reader) -> Chain:
-            found = graph.topic_evolution(reader, named, now_ms=now_ms, types=types)
-            return results.build_chain(reader, found.chain, around=results.to_reached(reader, found.around))
-
-        return await self._shared.read(plan)
-
-    async def evolution(self, id: str) -> Chain:  # noqa: A002 - as above
-        """Return the evolution chain that contains a decision, newest first, with its forks."""
+        if memory is None:
+            return await self._topic_history(requests.check_topic(topic), types)
         return await self._read(
-            id,
+            memory,
             lambda reader, node: results.build_chain(reader, graph.find_evolution(reader, node)),
             ahead=graph.prefetch_chain,
             around=None,
         )
 
-    async def links_of(self, id: str) -> Results[Link]:  # noqa: A002 - as above
-        """Return the links that begin or end at a memory, oldest first."""
-        return await self._read(
-            id,
-            lambda reader, node: Results(results.add_previews(reader, reader.read_links(node))),
-            ahead=lambda ahead: ahead.links_of_many(NO_NODES),
-        )
+    async def _topic_history(self, topic: str, types: frozenset[LinkType] | None) -> Chain:
+        now_ms = to_milliseconds(self._shared.now)
+
+        def plan(reader: Reader) -> Chain:
+            found = graph.topic_evolution(reader, topic, now_ms=now_ms, types=types)
+            return results.build_chain(reader, found.chain, nearby=results.to_traversed(reader, found.around))
+
+        return await self._shared.read(plan)
 
     async def _get_annotations(self, ids: Iterable[str]) -> dict[str, graph.AnswerExtras]:
         """Return the annotations that tools show next to memories, by id. Skip unknown ids."""
@@ -460,7 +562,7 @@ class MemoryReader:
         found = await self._read_each_namespace(lambda reader: graph.load_answer_extras(reader, names))
         return {name: one for some in reversed(found) for name, one in some.items()}
 
-    async def relationships(self) -> list[RelationshipWord]:
+    async def relationships(self) -> builtins.list[RelationshipCount]:
         """Return all relationship words, most frequent first, each with its near synonyms."""
         counts = await self._shared.read(lambda reader: reader.relationships())
         words = sorted(counts, key=lambda word: (-counts[word], word))
@@ -473,34 +575,37 @@ class MemoryReader:
             ]
         )
         near = find_near_synonyms(words, vectors)
-        return [RelationshipWord(word=word, count=counts[word], near_synonyms=near[word]) for word in words]
+        return [RelationshipCount(word=word, count=counts[word], near_synonyms=near[word]) for word in words]
 
     async def traverse(
         self,
-        start_id: str,
+        memory: MemoryLike,
         *,
-        link_types: Iterable[LinkType | str] | None = None,
+        link_types: Iterable[LinkType | str] | LinkType | str | None = None,
         max_depth: int = 5,
         direction: Direction = "both",
         min_strength: float = 0.0,
-        limit: int = 1000,
-    ) -> Results[Reached]:
+        limit: int | None = 1000,
+    ) -> Results[TraversedMemory]:
         """
         Follow the links of a memory and return the reached memories, nearest first.
 
         At equal distance the strongest comes first.
 
         Args:
-            start_id: The memory to start from; it is not part of the result.
+            memory: The memory to start from, or its id; it is not part of the result.
             link_types: The types of links to follow, None for all.
             max_depth: The maximum number of links on a path; more than 5 counts as 5.
             direction: ``"out"`` along links (to older memories), ``"in"`` against them, or ``"both"``.
             min_strength: Paths with a strength below this are not followed.
-            limit: The maximum number of memories.
+            limit: The maximum number of memories; None for all.
+
+        Raises:
+            MemoryNotFound: No memory has this id.
 
         """
         request = TraversalRequest.checked(
-            start_id,
+            memory,
             link_types=link_types,
             max_depth=max_depth,
             direction=direction,
@@ -509,43 +614,32 @@ class MemoryReader:
         )
         return await self._traverse(request)
 
-    async def _traverse(self, request: TraversalRequest) -> Results[Reached]:
+    async def _traverse(self, request: TraversalRequest) -> Results[TraversedMemory]:
         now_ms = to_milliseconds(self._shared.now)
         return await self._shared.read(
             lambda reader: results.traversal(reader, request, self._shared.cache, now_ms=now_ms)
         )
 
-    async def connected(self, id: str, *, direction: Direction = "both") -> Results[Reached]:  # noqa: A002 - as above
+    async def details(
+        self, memory: MemoryLike, *, link_types: Iterable[LinkType | str] | LinkType | str | None = None
+    ) -> MemoryDetails:
         """
-        Return the memories that are directly linked to a memory, strongest first.
+        Return a memory with its history, its links and the memories nearby in the graph.
 
         Args:
-            id: The id of the memory.
-            direction: As for `traverse`.
+            memory: The memory or its id.
+            link_types: As for `traverse`, for the memories nearby.
 
-        """
-        return await self.traverse(check_id("id", id), max_depth=1, direction=direction, limit=2**31)
-
-    async def load_context(
-        self,
-        id: str,  # noqa: A002 - as above
-        *,
-        link_types: Iterable[LinkType | str] | None = None,
-    ) -> Surroundings:
-        """
-        Return a memory with its evolution and its neighbourhood in the graph.
-
-        Args:
-            id: The id of the memory.
-            link_types: As for `traverse`, for its neighbourhood.
+        Raises:
+            MemoryNotFound: No memory has this id.
 
         """
         types = None if link_types is None else requests.check_link_types(link_types)
         now_ms = to_milliseconds(self._shared.now)
 
         return await self._read(
-            id,
-            lambda reader, node: results.surroundings(reader, node, now_ms=now_ms, types=types),
+            memory,
+            lambda reader, node: results.details(reader, node, now_ms=now_ms, types=types),
             ahead=lambda ahead: (ahead.links(NO_NODES, "both", types), ahead.links_of_many(NO_NODES)),
             around=graph.CONTEXT_DEPTH,
         )
@@ -555,26 +649,26 @@ class MemoryReader:
     async def stats(self) -> dict[str, Any]:
         """Return current statistics: memories by type, links, vectors, the traversal cache."""
         await self._shared.read(lambda reader: reader.change)
-        return self.figures()
+        return self._figures()
 
-    def figures(self) -> dict[str, Any]:
+    def _figures(self) -> dict[str, Any]:
         """Return the statistics known from the last operation without a read; see `stats`."""
         return maintenance.figures(self._shared)
 
-    async def _read_each_namespace(self, plan: Callable[[Reader], T]) -> list[T]:
+    async def _read_each_namespace(self, plan: Callable[[Reader], T]) -> builtins.list[T]:
         """Run a reading plan in each namespace and return the results. The writable namespace comes first."""
         return [await self._shared.read(plan)]
 
     async def _read(
         self,
-        memory_id: str,
+        memory: MemoryLike,
         plan: Callable[[Reader, int], T],
         *,
         ahead: Callable[[Prefetch], object] | None = None,
         around: int | None = 0,
     ) -> T:
         """Run a reading plan on one memory. *ahead* prefetches the results of its queries."""
-        checked = check_id("id", memory_id)
+        checked = check_memory("memory", memory)
 
         def found(reader: Reader) -> T:
             if ahead is not None:
@@ -583,9 +677,23 @@ class MemoryReader:
 
         return await self._shared.read(found)
 
-    def _exclude_expired(self, where: Filter | None = None) -> Filter:
-        """Restrict a filter to memories that have not expired by now."""
-        return attrs.evolve(where or Filter(), valid_at=self._shared.now)
+    def _conditions(self, where: Filter | None, **direct: object) -> EngineFilter:
+        """Return a filter and the conditions that are given directly in the engine's form."""
+        return to_engine_filter(where, now=self._shared.now, **direct)
+
+    def _localize(self, where: EngineFilter) -> EngineFilter:
+        """Return conditions without the namespace. If they name another namespace, no memory matches the result."""
+        if where.namespace in (None, self.namespace):
+            return attrs.evolve(where, namespace=None)
+        return EngineFilter(types=frozenset())
+
+    def _time(self, name: str, value: object) -> datetime | None:
+        """Return a time as a datetime; a timedelta counts back from now."""
+        return None if value is None else _check.check_time(name, value, now=self._shared.now)
+
+    def _exclude_expired(self, where: EngineFilter) -> EngineFilter:
+        """Restrict conditions to memories that have not expired by now."""
+        return attrs.evolve(where, valid_at=self._shared.now)
 
     def _instrument(self, operation: str, *, count: int | None = None) -> AbstractContextManager[dict[str, str | int]]:
         """Trace an operation on the given number of memories for telemetry."""

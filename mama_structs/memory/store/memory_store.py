@@ -1,43 +1,48 @@
-"""The memories of one namespace: saving, linking, changes and maintenance."""
+"""The memories of one namespace: saving, linking, changes and deletion."""
 
 from __future__ import annotations
 
 import asyncio
+import builtins
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import attrs
 
 from mama_structs._internal import validation as _check
 from mama_structs._internal.event_loop import is_model_call
+from mama_structs._internal.unset import UNSET, Unset
+from mama_structs._internal.validation import TimeInput
 from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError
-from mama_structs.memory.embedding.protocol import Embedder
-from mama_structs.memory.graph.results import Forgotten, Imported, OutcomeWord, Results
-from mama_structs.memory.records.record_store import RecordStore
+from mama_structs.memory.graph.results import ErasureReport, LinkLike, MemoryLike, OutcomeWord, Results
 from mama_structs.memory.save import save_plan as saving
+from mama_structs.memory.save.memory_update import MemoryUpdate
 from mama_structs.memory.save.save_plan import RECORDS_PER_YIELD, FindContent, PreparedSave
-from mama_structs.memory.save.text_update import Correction
 from mama_structs.memory.store import maintenance, writes
-from mama_structs.memory.store.memory_reader import NO_NODES, MemoryReader
+from mama_structs.memory.store.memory_reader import MemoryReader
 from mama_structs.memory.types import requests
-from mama_structs.memory.types.engine import ProgressCallback, Writer
+from mama_structs.memory.types.engine import EngineFilter, ProgressCallback, Writer
+from mama_structs.memory.types.filters import Filter, check_where, to_engine_filter
 from mama_structs.memory.types.model import (
     CREATORS,
     OUTCOME_OF_WORD,
     CreatedBy,
     Link,
-    Maintained,
     Memory,
     Outcome,
     OutcomeChange,
 )
-from mama_structs.memory.types.requests import OnDuplicate, check_id, check_progress
-from mama_structs.memory.upkeep import erasure as forgetting
+from mama_structs.memory.types.requests import OnDuplicate, check_id, check_memories, check_memory, check_progress
+from mama_structs.memory.upkeep import erasure
 from mama_structs.memory.upkeep.namespace_services import NamespaceServices
 from mama_structs.provenance import Origin, get_inserted_provenance, is_tool_call
-from mama_structs.storage.sqlite_errors import Finding
+
+if TYPE_CHECKING:
+    from mama_structs.refs.store.entries import Descriptor, Ref
+
+Evidences: TypeAlias = "str | Sequence[str | Memory | Ref | Descriptor]"
+"""Items of evidence: texts, memories or handles."""
 
 
 class MemoryStore(MemoryReader):
@@ -66,12 +71,7 @@ class MemoryStore(MemoryReader):
     def __repr__(self) -> str:
         return f"<MemoryStore {self.namespace!r}, {self.embedder.name}{', closed' if self._shared.closed else ''}>"
 
-    @property
-    def records(self) -> RecordStore:
-        """The records that hosts store next to these memories, see `mama_structs.records`."""
-        return RecordStore(self._shared)
-
-    def resolving(self, find_content: FindContent) -> MemoryStore:
+    def _resolving(self, find_content: FindContent) -> MemoryStore:
         """
         Return a store of the same memories that uses another handle resolver, for a fork.
 
@@ -87,49 +87,117 @@ class MemoryStore(MemoryReader):
 
     # Saving
 
-    async def save_decision(
+    async def save(
         self,
-        topic: str,
-        decision: str,
-        reasoning: str,
+        content: str,
         *,
-        confidence: float = 0.7,
-        supersedes: str | None = None,
-        implements: Sequence[str] = (),
+        type: Literal["insight", "context"] = "insight",  # noqa: A002 - the name of the field
+        topic: str | None = None,
         links: Sequence[Mapping[str, Any]] = (),
-        evidence: Sequence[str] = (),
+        evidence: Evidences = (),
+        tags: str | Sequence[str] = (),
+        source: str | None = None,
+        extra: Mapping[str, Any] | None = None,
         on_duplicate: OnDuplicate = "keep",
-        created_at: datetime | None = None,
+        created_at: TimeInput | None = None,
         created_by: CreatedBy = "user",
         origin: Origin | None = None,
-        valid_until: datetime | None = None,
+        valid_until: TimeInput | None = None,
     ) -> Memory:
         """
-        Save a decision.
+        Save a text, and return the memory.
 
         Args:
-            topic: The subject, in a word or two; decisions of one topic are found together.
-            decision: The decision; a text that is exactly a handle (``ref:plan``, ``fd:1``) is replaced by the
-                text of the handle, unless a backslash precedes it.
-            reasoning: The reasons; a handle is replaced as in *decision*.
-            confidence: The author's confidence, 0 to 1.
-            supersedes: The id of the decision that this one supersedes.
-            implements: Ids of memories that this decision implements.
-            links: Further links: mappings with ``to_id``, ``relationship`` (any word), and optionally ``confidence``
-                (0.8), ``reason`` and ``tags``.
-            evidence: Supporting evidence: ids, addresses, any words, or handles (``ref:plan``, ``fd:1``), whose text is
-                stored with the memory, see `evidence_of`.
+            content: The text. A text that is exactly a handle (``ref:plan``, ``fd:1``) is replaced by the text of the
+                handle, unless a backslash precedes it.
+            type: ``"insight"`` for a fact or a lesson, ``"context"`` for background text.
+            topic: The subject, in a word or two; memories of one topic are found together.
+            links: Links to other memories: mappings with ``to_id``, ``relationship`` (any word), and optionally
+                ``confidence`` (0.8), ``reason`` and ``tags``.
+            evidence: Supporting evidence: memories, ids, addresses, any words, or handles (``ref:plan``, ``fd:1``),
+                whose text is stored with the memory, see `evidence`.
+            tags: One word or several to group memories by, see `Filter`.
+            source: The source of the text.
+            extra: JSON data of the host, at most 64 keys and 10,000 characters. It is stored and returned in
+                ``memory.metadata.extra``, and `Filter` finds memories by it.
             on_duplicate: The action if a memory with the same words, topic and origin exists: ``"keep"`` also saves
-                this one; ``"merge"`` saves nothing, returns the existing one and adds the time to its `Memory.repeats`.
-                ``"merge"`` still saves a new memory if *supersedes*, *implements*, *links*, *evidence* or *created_at*
-                is given, or if the existing one failed, was superseded, or was followed by another decision of its
-                topic.
-            created_at: The time of the decision (with a time zone); None for now.
+                this one; ``"merge"`` saves nothing, returns the existing one and adds the time to its
+                `Memory.repeated_at`. ``"merge"`` still saves a new memory if links, *evidence*, *extra* or
+                *created_at* are given, or if the existing one failed, was superseded, or was followed by another
+                decision of its topic.
+            created_at: The time of the memory; None for now.
             created_by: ``"user"``, ``"llm"`` or ``"system"``.
             origin: The author of the text: ``"user"``, ``"model"``, ``"tool"`` or ``"outside"``; None for the model
                 if it is created by ``"llm"``, else for the user. The text of a handle lowers origin and trust to those
                 of the handle; evidence lowers the trust.
-            valid_until: The time at which the decision expires (with a time zone); None for never.
+            valid_until: The time at which the memory expires; a timedelta counts from now, None means never.
+
+        Raises:
+            InvalidArgument: An argument is invalid, or a handle's text is too long; nothing was saved.
+            HandleNotFound: A handle in the text or the evidence does not exist; nothing was saved.
+            MemoryNotFound: A link leads to a memory that does not exist; nothing was saved.
+            EmbeddingFailed: The embedder failed; nothing was saved.
+            StoreError: The store cannot be written; nothing was saved.
+
+        """
+        kind = _check.check_choice("type", type, requests.TEXT_REQUESTS)
+        return await self._save(
+            requests.TEXT_REQUESTS[kind](
+                content=content,
+                topic=topic,
+                links=links,
+                evidence=requests.check_evidence("evidence", evidence),
+                tags=tags,
+                source=source,
+                extra=extra,
+                on_duplicate=on_duplicate,
+                created_at=self._time("created_at", created_at),
+                created_by=created_by,
+                origin=origin,
+                valid_until=self._end("valid_until", valid_until),
+            )
+        )
+
+    async def save_decision(
+        self,
+        content: str,
+        *,
+        topic: str,
+        reasoning: str,
+        confidence: float = 0.7,
+        supersedes: MemoryLike | None = None,
+        implements: Iterable[MemoryLike] | MemoryLike = (),
+        links: Sequence[Mapping[str, Any]] = (),
+        evidence: Evidences = (),
+        tags: str | Sequence[str] = (),
+        source: str | None = None,
+        extra: Mapping[str, Any] | None = None,
+        on_duplicate: OnDuplicate = "keep",
+        created_at: TimeInput | None = None,
+        created_by: CreatedBy = "user",
+        origin: Origin | None = None,
+        valid_until: TimeInput | None = None,
+    ) -> Memory:
+        """
+        Save a decision, and return the memory.
+
+        Args:
+            content: The decision, or a handle as for `save`.
+            topic: The subject, in a word or two; decisions of one topic are found together.
+            reasoning: The reasons; a handle is replaced as in *content*.
+            confidence: The author's confidence, 0 to 1.
+            supersedes: The decision that this one supersedes.
+            implements: Memories that this decision implements.
+            links: As for `save`.
+            evidence: As for `save`.
+            tags: As for `save`.
+            source: As for `save`.
+            extra: As for `save`.
+            on_duplicate: As for `save`.
+            created_at: As for `save`.
+            created_by: As for `save`.
+            origin: As for `save`.
+            valid_until: As for `save`.
 
         Raises:
             InvalidArgument: An argument is invalid, or a handle's text is too long; nothing was saved.
@@ -141,58 +209,22 @@ class MemoryStore(MemoryReader):
         """
         return await self._save(
             requests.DecisionRequest(
+                content=content,
                 topic=topic,
-                decision=decision,
                 reasoning=reasoning,
                 confidence=confidence,
-                supersedes=supersedes,
-                implements=implements,
+                supersedes=None if supersedes is None else check_memory("supersedes", supersedes),
+                implements=check_memories("implements", implements),
                 links=links,
-                evidence=evidence,
+                evidence=requests.check_evidence("evidence", evidence),
+                tags=tags,
+                source=source,
+                extra=extra,
                 on_duplicate=on_duplicate,
-                created_at=created_at,
+                created_at=self._time("created_at", created_at),
                 created_by=created_by,
                 origin=origin,
-                valid_until=valid_until,
-            )
-        )
-
-    async def save_checkpoint(
-        self,
-        summary: str,
-        *,
-        open_files: Sequence[str] = (),
-        next_steps: Sequence[str] = (),
-        implements: Sequence[str] = (),
-        created_at: datetime | None = None,
-        created_by: CreatedBy = "user",
-        origin: Origin | None = None,
-        valid_until: datetime | None = None,
-    ) -> Memory:
-        """
-        Save a checkpoint: the current state of the work.
-
-        Args:
-            summary: The work done and the current state, or a handle as in `save_decision`.
-            open_files: Paths that are being edited.
-            next_steps: The next steps.
-            implements: Ids of the decisions that this work implements.
-            created_at: The time of the checkpoint (with a time zone); None for now.
-            created_by: ``"user"``, ``"llm"`` or ``"system"``.
-            origin: As for `save_decision`.
-            valid_until: As for `save_decision`.
-
-        """
-        return await self._save(
-            requests.CheckpointRequest(
-                summary=summary,
-                open_files=open_files,
-                next_steps=next_steps,
-                implements=implements,
-                created_at=created_at,
-                created_by=created_by,
-                origin=origin,
-                valid_until=valid_until,
+                valid_until=self._end("valid_until", valid_until),
             )
         )
 
@@ -200,44 +232,60 @@ class MemoryStore(MemoryReader):
         self,
         content: str,
         *,
+        topic: str | None = None,
         category: str | None = None,
-        tags: Sequence[str] = (),
-        source: str | None = None,
         links: Sequence[Mapping[str, Any]] = (),
+        evidence: Evidences = (),
+        tags: str | Sequence[str] = (),
+        source: str | None = None,
+        extra: Mapping[str, Any] | None = None,
         on_duplicate: OnDuplicate = "keep",
-        created_at: datetime | None = None,
+        created_at: TimeInput | None = None,
         created_by: CreatedBy = "user",
         origin: Origin | None = None,
-        valid_until: datetime | None = None,
+        valid_until: TimeInput | None = None,
     ) -> Memory:
         """
-        Save an insight: a lesson or a fact.
+        Save an insight, which is a lesson or a fact, and return the memory.
 
         Args:
-            content: The insight, or a handle as in `save_decision`.
+            content: The insight, or a handle as for `save`.
+            topic: The subject.
             category: The kind of insight, in the host's words.
-            tags: Words to group insights by.
-            source: The source of the insight.
-            links: As for `save_decision`.
-            on_duplicate: As for `save_decision`.
-            created_at: The time of the insight (with a time zone); None for now.
-            created_by: ``"user"``, ``"llm"`` or ``"system"``.
-            origin: As for `save_decision`.
-            valid_until: As for `save_decision`.
+            links: As for `save`.
+            evidence: As for `save`.
+            tags: As for `save`.
+            source: As for `save`.
+            extra: As for `save`.
+            on_duplicate: As for `save`.
+            created_at: As for `save`.
+            created_by: As for `save`.
+            origin: As for `save`.
+            valid_until: As for `save`.
+
+        Raises:
+            InvalidArgument: An argument is invalid, or a handle's text is too long; nothing was saved.
+            HandleNotFound: A handle in the text or the evidence does not exist; nothing was saved.
+            MemoryNotFound: A link leads to a memory that does not exist; nothing was saved.
+            EmbeddingFailed: The embedder failed; nothing was saved.
+            StoreError: The store cannot be written; nothing was saved.
 
         """
         return await self._save(
             requests.InsightRequest(
                 content=content,
+                topic=topic,
                 category=category,
+                links=links,
+                evidence=requests.check_evidence("evidence", evidence),
                 tags=tags,
                 source=source,
-                links=links,
+                extra=extra,
                 on_duplicate=on_duplicate,
-                created_at=created_at,
+                created_at=self._time("created_at", created_at),
                 created_by=created_by,
                 origin=origin,
-                valid_until=valid_until,
+                valid_until=self._end("valid_until", valid_until),
             )
         )
 
@@ -246,78 +294,162 @@ class MemoryStore(MemoryReader):
         content: str,
         *,
         topic: str | None = None,
+        links: Sequence[Mapping[str, Any]] = (),
+        evidence: Evidences = (),
+        tags: str | Sequence[str] = (),
         source: str | None = None,
+        extra: Mapping[str, Any] | None = None,
         on_duplicate: OnDuplicate = "keep",
-        created_at: datetime | None = None,
+        created_at: TimeInput | None = None,
         created_by: CreatedBy = "user",
         origin: Origin | None = None,
-        valid_until: datetime | None = None,
+        valid_until: TimeInput | None = None,
     ) -> Memory:
         """
-        Save a context: background text that is neither a decision nor an insight.
+        Save a context, which is background text, and return the memory.
 
         Args:
-            content: The text, or a handle as in `save_decision`.
+            content: The text, or a handle as for `save`.
             topic: The subject.
-            source: The source of the text.
-            on_duplicate: As for `save_decision`.
-            created_at: The time of the text (with a time zone); None for now.
-            created_by: ``"user"``, ``"llm"`` or ``"system"``.
-            origin: As for `save_decision`.
-            valid_until: As for `save_decision`.
+            links: As for `save`.
+            evidence: As for `save`.
+            tags: As for `save`.
+            source: As for `save`.
+            extra: As for `save`.
+            on_duplicate: As for `save`.
+            created_at: As for `save`.
+            created_by: As for `save`.
+            origin: As for `save`.
+            valid_until: As for `save`.
+
+        Raises:
+            InvalidArgument: An argument is invalid, or a handle's text is too long; nothing was saved.
+            HandleNotFound: A handle in the text or the evidence does not exist; nothing was saved.
+            MemoryNotFound: A link leads to a memory that does not exist; nothing was saved.
+            EmbeddingFailed: The embedder failed; nothing was saved.
+            StoreError: The store cannot be written; nothing was saved.
 
         """
         return await self._save(
             requests.ContextRequest(
                 content=content,
                 topic=topic,
+                links=links,
+                evidence=requests.check_evidence("evidence", evidence),
+                tags=tags,
                 source=source,
+                extra=extra,
                 on_duplicate=on_duplicate,
-                created_at=created_at,
+                created_at=self._time("created_at", created_at),
                 created_by=created_by,
                 origin=origin,
-                valid_until=valid_until,
+                valid_until=self._end("valid_until", valid_until),
+            )
+        )
+
+    async def save_checkpoint(
+        self,
+        content: str,
+        *,
+        topic: str | None = None,
+        open_files: Sequence[str] = (),
+        next_steps: Sequence[str] = (),
+        implements: Iterable[MemoryLike] | MemoryLike = (),
+        links: Sequence[Mapping[str, Any]] = (),
+        evidence: Evidences = (),
+        tags: str | Sequence[str] = (),
+        source: str | None = None,
+        extra: Mapping[str, Any] | None = None,
+        created_at: TimeInput | None = None,
+        created_by: CreatedBy = "user",
+        origin: Origin | None = None,
+        valid_until: TimeInput | None = None,
+    ) -> Memory:
+        """
+        Save a checkpoint, which is the current state of the work, and return the memory.
+
+        Args:
+            content: The work done and the current state, or a handle as for `save`.
+            topic: The subject.
+            open_files: Paths that are being edited.
+            next_steps: The next steps.
+            implements: The decisions that this work implements.
+            links: As for `save`.
+            evidence: As for `save`.
+            tags: As for `save`.
+            source: As for `save`.
+            extra: As for `save`.
+            created_at: As for `save`.
+            created_by: As for `save`.
+            origin: As for `save`.
+            valid_until: As for `save`.
+
+        Raises:
+            InvalidArgument: An argument is invalid, or a handle's text is too long; nothing was saved.
+            HandleNotFound: A handle in the text or the evidence does not exist; nothing was saved.
+            MemoryNotFound: A link leads to a memory that does not exist; nothing was saved.
+            EmbeddingFailed: The embedder failed; nothing was saved.
+            StoreError: The store cannot be written; nothing was saved.
+
+        """
+        return await self._save(
+            requests.CheckpointRequest(
+                content=content,
+                topic=topic,
+                open_files=open_files,
+                next_steps=next_steps,
+                implements=check_memories("implements", implements),
+                links=links,
+                evidence=requests.check_evidence("evidence", evidence),
+                tags=tags,
+                source=source,
+                extra=extra,
+                created_at=self._time("created_at", created_at),
+                created_by=created_by,
+                origin=origin,
+                valid_until=self._end("valid_until", valid_until),
             )
         )
 
     async def save_many(
-        self, records: Iterable[Mapping[str, Any]], *, progress: ProgressCallback | None = None
+        self, items: Iterable[str | Mapping[str, Any]], *, progress: ProgressCallback | None = None
     ) -> Results[Memory]:
         """
         Save several memories in order; many of them share one transaction.
 
         Args:
-            records: Mappings with ``type`` (``"decision"`` and so on) and the arguments of that type's method.
+            items: Texts, which become insights, or mappings with ``content``, ``type`` (``"insight"``, if left out)
+                and the other arguments of that type's method.
             progress: Called with the number of saved memories and their total number.
 
         Returns:
-            The memories, in the order of the records.
+            The memories, in the order of the items.
 
         Raises:
-            InvalidArgument: A record is invalid; nothing was saved.
-            MemoryNotFound: A record links to a memory that does not exist; a note names the record; nothing was saved.
-            HandleNotFound: A handle in a record's text or evidence does not exist; a note names the record; nothing was
+            InvalidArgument: An item is invalid; nothing was saved.
+            MemoryNotFound: An item links to a memory that does not exist; a note names the item; nothing was saved.
+            HandleNotFound: A handle in an item's text or evidence does not exist; a note names the item; nothing was
                 saved.
-            EmbeddingFailed, StoreError: As for `save_decision`.
+            EmbeddingFailed, StoreError: As for `save`.
                 Earlier transactions stay committed; a note gives the number of memories that they saved.
 
         """
         self._shared.check()
         check_progress(progress)
-        if isinstance(records, str | bytes | Mapping) or not isinstance(records, Iterable):
-            raise InvalidArgument(f"records must be a list of mappings, got {type(records).__name__}")
-        drafts: list[PreparedSave] = []
+        if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+            raise InvalidArgument(f"items must be a list of texts or mappings, got {type(items).__name__}")
+        drafts: builtins.list[PreparedSave] = []
         resolve = _should_resolve_handles()
-        for position, record in enumerate(records):
+        for position, item in enumerate(items):
             if position % RECORDS_PER_YIELD == 0:
                 # Yield to the event loop so that a large batch does not block other tasks.
                 await asyncio.sleep(0)
             try:
-                drafts.append(await self._draft(requests.parse_request(record), resolve=resolve))
+                drafts.append(await self._draft(requests.parse_request(item, now=self._shared.now), resolve=resolve))
             except InvalidArgument as error:
-                raise requests.prefix_error(f"records[{position}]", error) from error
+                raise requests.prefix_error(f"items[{position}]", error) from error
             except MamaStructsError as error:
-                error.add_note(f"in records[{position}]")
+                error.add_note(f"in items[{position}]")
                 raise
         return await self._save_drafts(drafts, progress)
 
@@ -332,11 +464,11 @@ class MemoryStore(MemoryReader):
 
     async def set_outcome(
         self,
-        id: str,  # noqa: A002 - the conventional name
+        memory: MemoryLike,
         outcome: OutcomeWord,
         *,
         reason: str | None = None,
-        at: datetime | None = None,
+        at: TimeInput | None = None,
         created_by: CreatedBy = "user",
         origin: Origin | None = None,
     ) -> Memory:
@@ -347,20 +479,20 @@ class MemoryStore(MemoryReader):
         The decision, and what is based on it, is trusted no more than the reason.
 
         Args:
-            id: The id of the decision.
+            memory: The id of the decision.
             outcome: ``"SUCCESS"``, ``"FAILED"`` or ``"PARTIAL"``.
             reason: The reason; required for a failure.
-            at: The time of the outcome (with a time zone); None for now.
+            at: The time of the outcome; None for now.
             created_by: ``"user"``, ``"llm"`` or ``"system"``.
-            origin: The author of the reason, as for `save_decision`.
+            origin: The author of the reason, as for `save`.
 
         Raises:
             InvalidArgument: The memory is not a decision, or another argument is invalid; nothing was changed.
 
         """
         self._shared.check()
-        memory_id = check_id("id", id)
-        result = _check.check_choice("outcome", outcome, Outcome)
+        memory_id = check_memory("memory", memory)
+        result = _check.check_choice("outcome", outcome.upper() if isinstance(outcome, str) else outcome, Outcome)
         creator = _check.check_choice("created_by", created_by, CREATORS)
         why = None if reason is None else _check.check_text("reason", reason, max_chars=self._settings.max_content)
         if result is Outcome.FAILED and why is None:
@@ -390,106 +522,120 @@ class MemoryStore(MemoryReader):
                 made_by=record,
             )
 
-    async def correct(
+    async def update(
         self,
-        id: str,  # noqa: A002 - as above
+        memory: MemoryLike,
         content: str | None = None,
         *,
-        reasoning: str | None = None,
-        reason: str | None = None,
+        reasoning: str | Unset = UNSET,
+        topic: str | Unset | None = UNSET,
+        tags: str | Sequence[str] | Unset | None = UNSET,
+        valid_until: TimeInput | Unset | None = UNSET,
+        change_reason: str | None = None,
         origin: Origin | None = None,
     ) -> Memory:
         """
-        Correct the text of a memory, and return the memory.
+        Change the text, topic, tags or validity of a memory, and return the memory.
 
-        The memory keeps its id, its links and its time, and is found by its new text.
-        Its earlier texts are in its `former`; a search with ``as_of`` at an earlier time shows them.
-        Use a correction for a text that was wrong from the start. If the decision itself changed, use `supersede`.
+        The memory keeps its id, its links and its time of creation, and is found by its new text.
+        Its `Memory.previous_texts` contain the old texts; a search with ``as_of`` at an earlier time shows them.
+        Use an update for a text that was wrong from the start. If the decision itself changed, use `supersede`.
 
         Args:
-            id: The id of the memory.
-            content: The new decision, summary, insight or context; None to leave it unchanged.
-            reasoning: A decision's new reasoning; None to leave it unchanged.
-            reason: The reason for the correction.
-            origin: The author of the correction; None for the user. It limits the trust of the memory and of all
-                memories that are based on it.
+            memory: The memory or its id.
+            content: The new text; None to leave it unchanged.
+            reasoning: A decision's new reasoning.
+            topic: The new topic; None to remove the topic.
+            tags: The new tags, which replace the old ones; None to remove all tags.
+            valid_until: The new time of expiry; a timedelta counts from now, None means never.
+            change_reason: The reason for the change of the text.
+            origin: The author of the change; None for the user. It limits the trust of the memory and of all memories
+                that are based on it.
 
         Raises:
-            InvalidArgument: The text is unchanged, *reasoning* is given for another type than a decision, or another
+            InvalidArgument: Nothing would change, *reasoning* is given for another type than a decision, or another
                 argument is invalid; nothing was changed.
+            MemoryNotFound: No memory has this id.
 
         """
         self._shared.check()
         now, record = self._shared.now, self._shared.record
-        asked = Correction.checked(
-            id,
+        asked = MemoryUpdate.checked(
+            memory,
             content,
-            reasoning,
-            reason=reason,
+            {"reasoning": reasoning, "topic": topic, "tags": tags, "valid_until": valid_until},
+            change_reason=change_reason,
             origin=origin,
             inserted=get_inserted_provenance(),
             at=now,
             max_chars=self._settings.max_content,
         )
         with self._instrument("update_memory", count=1):
-            return await writes.correct(self._shared, asked, record)
+            return await writes.update(self._shared, asked, record)
 
     async def supersede(
         self,
-        id: str,  # noqa: A002 - as above
-        decision: str,
-        reasoning: str,
+        memory: MemoryLike,
+        content: str,
         *,
+        reasoning: str,
         topic: str | None = None,
         confidence: float = 0.7,
-        implements: Sequence[str] = (),
+        implements: Iterable[MemoryLike] | MemoryLike = (),
         links: Sequence[Mapping[str, Any]] = (),
-        evidence: Sequence[str] = (),
-        created_at: datetime | None = None,
+        evidence: Evidences = (),
+        tags: str | Sequence[str] = (),
+        source: str | None = None,
+        extra: Mapping[str, Any] | None = None,
+        created_at: TimeInput | None = None,
         created_by: CreatedBy = "user",
         origin: Origin | None = None,
-        valid_until: datetime | None = None,
+        valid_until: TimeInput | None = None,
     ) -> Memory:
         """
         Save a decision that supersedes another one, and return it.
 
-        *id* is the id of the superseded decision, whose topic is the default; all other arguments are those of
+        *memory* is the superseded decision or its id, whose topic is the default; all other arguments are those of
         `save_decision`.
 
         Raises:
             InvalidArgument: The memory is not a decision, or another argument is invalid; nothing was saved.
+            MemoryNotFound: No memory has this id; nothing was saved.
 
         """
         self._shared.check()
-        supersedes = check_id("id", id)
+        supersedes = check_memory("memory", memory)
         before = await self._shared.read(lambda reader: saving.require_decision(reader, supersedes))
         return await self._save(
             requests.DecisionRequest(
+                content=content,
                 topic=before.topic or "untitled" if topic is None else topic,
-                decision=decision,
                 reasoning=reasoning,
                 confidence=confidence,
-                supersedes=supersedes,
-                implements=implements,
+                supersedes=None if supersedes is None else check_memory("supersedes", supersedes),
+                implements=check_memories("implements", implements),
                 links=links,
-                evidence=evidence,
-                created_at=created_at,
+                evidence=requests.check_evidence("evidence", evidence),
+                tags=tags,
+                source=source,
+                extra=extra,
+                created_at=self._time("created_at", created_at),
                 created_by=created_by,
                 origin=origin,
-                valid_until=valid_until,
+                valid_until=self._end("valid_until", valid_until),
             )
         )
 
     async def link(
         self,
-        from_id: str,
-        to_id: str,
+        from_memory: MemoryLike,
+        to_memory: MemoryLike,
         relationship: str,
         *,
         confidence: float = 0.8,
         reason: str | None = None,
-        tags: Sequence[str] = (),
-        created_at: datetime | None = None,
+        tags: str | Sequence[str] = (),
+        created_at: TimeInput | None = None,
         created_by: CreatedBy = "user",
     ) -> Link:
         """
@@ -499,37 +645,45 @@ class MemoryStore(MemoryReader):
         Automatic links between them are converted to explicit ones.
 
         Args:
-            from_id: The memory that acts, normally the newer one.
-            to_id: The memory acted on.
+            from_memory: The memory that acts, normally the newer one, or its id.
+            to_memory: The memory acted on, or its id.
             relationship: Any word; it determines the link's type, see `LinkType`.
             confidence: 0 to 1.
             reason: The reason for the link.
             tags: Words to group links by.
-            created_at: The time of the link (with a time zone); None for now.
+            created_at: The time of the link; None for now.
             created_by: ``"user"``, ``"llm"`` or ``"system"``.
 
         Raises:
-            InvalidArgument: Both ids are the same, or another argument is invalid.
+            InvalidArgument: Both memories are the same, or another argument is invalid.
+            MemoryNotFound: One of the memories does not exist.
 
         """
         self._shared.check()
-        source = check_id("from_id", from_id)
+        begin = check_memory("from_memory", from_memory)
         asked = requests.LinkRequest(
-            to_id=to_id, relationship=relationship, confidence=confidence, reason=reason, tags=tags
+            to_id=check_memory("to_memory", to_memory),
+            relationship=relationship,
+            confidence=confidence,
+            reason=reason,
+            tags=tags,
         )
         creator = _check.check_choice("created_by", created_by, CREATORS)
         moment = self._shared.resolve_time("created_at", created_at)
-        return await writes.link(self._shared, source, asked, created_by=creator, now=moment)
+        return await writes.link(self._shared, begin, asked, created_by=creator, now=moment)
 
-    async def unlink(self, link_id: str) -> None:
+    async def unlink(self, link: LinkLike) -> None:
         """
         Remove a link.
+
+        Args:
+            link: The link or its id.
 
         Raises:
             LinkNotFound: No link has this id.
 
         """
-        checked = check_id("link_id", link_id)
+        checked = link.id if isinstance(link, Link) else check_id("link", link)
 
         def plan(writer: Writer) -> None:
             if not writer.delete_links([checked]):
@@ -537,38 +691,48 @@ class MemoryStore(MemoryReader):
 
         await self._shared.write(plan)
 
-    async def delete(self, id: str) -> int:  # noqa: A002 - as above
-        """
-        Delete a memory with all its links, and return the number of deleted links.
-
-        The texts of its evidence are deleted too, unless another memory cites them.
-        From then on no reader sees any of it. If many memories link to it, later transactions remove the links from
-        their rows; if this process is killed before, the next write does so.
-        """
-        memory_id = check_id("id", id)
-
-        def plan(writer: Writer) -> int:
-            writer.expect(lambda ahead: (ahead.find(memory_id), ahead.links(NO_NODES)))
-            saving.require_node(writer, memory_id)
-            return writer.delete(memory_id)
-
-        with self._instrument("delete_memory", count=1):
-            return await self._shared.write(plan)
-
-    async def forget(
+    async def delete(
         self,
-        ids: Iterable[str] | str | None = None,
+        memories: MemoryLike | Iterable[MemoryLike] | None = None,
         *,
-        about: str | None = None,
-        source: str | None = None,
-        before: datetime | None = None,
+        where: Filter | None = None,
+        dry_run: bool = False,
+    ) -> int:
+        """
+        Delete memories with their links, and return the number of deleted memories.
+
+        From then on no call finds them. Bytes of their texts can remain on disk; `erase` removes those, too.
+        The contexts that hold the reasons of their outcomes, and evidence texts that no other memory cites, are
+        deleted as well, but not counted. Only memories of this namespace are deleted.
+
+        Args:
+            memories: One memory or id, or several.
+            where: Delete all memories that match this filter.
+            dry_run: If true, only count the memories.
+
+        Raises:
+            InvalidArgument: Neither *memories* nor a condition is given, or an argument is invalid.
+            MemoryNotFound: No memory has a given id; nothing was deleted.
+            MemoryReadOnly: A memory is in a read-only namespace; nothing was deleted.
+
+        """
+        ids, conditions = self._selection("delete", memories, where)
+        only_count = _check.check_bool("dry_run", dry_run)
+        with self._instrument("delete_memory"):
+            return await writes.delete(self._shared, ids, conditions, dry_run=only_count)
+
+    async def erase(
+        self,
+        memories: MemoryLike | Iterable[MemoryLike] | None = None,
+        *,
+        where: Filter | None = None,
         dry_run: bool = False,
         progress: ProgressCallback | None = None,
-    ) -> Forgotten:
+    ) -> ErasureReport:
         """
         Erase memories permanently: no part of their texts remains in any file of the store.
 
-        Several filters are combined with AND; at least one is required. Only this namespace's own memories are erased.
+        Only memories of this namespace are erased.
         The call also erases the reasons of their outcomes, evidence texts that no other memory cites, the refs and
         descriptors with these texts, and their ids in other memories.
         The whole journal is rewritten; meanwhile searches continue and saves wait.
@@ -576,129 +740,45 @@ class MemoryStore(MemoryReader):
         data is erased at the next opportunity. If this process is killed half-way, the next opening erases the rest.
 
         Args:
-            ids: Ids of memories.
-            about: A mention or a topic, matched exactly, without a search.
-            source: A source of insights or contexts, or an item of evidence; a handle with or without its version.
-            before: Only memories that were created before this time (with a time zone).
+            memories: One memory or id, or several.
+            where: Erase all memories that match this filter.
             dry_run: If true, only report how much would be erased.
             progress: Called with the number of erased memories and their total number.
 
         Raises:
-            InvalidArgument: No filter was given, or a filter is invalid; nothing was changed.
-            MemoryNotFound: No memory has a given id; nothing was changed.
+            InvalidArgument: Neither *memories* nor a condition is given, or an argument is invalid.
+            MemoryNotFound: No memory has a given id; nothing was erased.
+            MemoryReadOnly: A memory is in a read-only namespace; nothing was erased.
 
         """
+        ids, conditions = self._selection("erase", memories, where)
+        request = erasure.EraseRequest(ids=ids, where=conditions)
+        return await self._erase(request, dry_run=dry_run, progress=progress)
+
+    async def _erase(
+        self, request: erasure.EraseRequest, *, dry_run: bool, progress: ProgressCallback | None = None
+    ) -> ErasureReport:
         self._shared.check()
         check_progress(progress)
-        request = forgetting.ForgetRequest.checked(ids, about, source, before)
+        only_count = _check.check_bool("dry_run", dry_run)
         with self._instrument("delete_memory"):
-            dry_run = _check.check_bool("dry_run", dry_run)
-            return await maintenance.forget(self._shared, request, dry_run=dry_run, progress=progress)
+            return await maintenance.erase(self._shared, request, dry_run=only_count, progress=progress)
 
-    # Maintenance
+    def _selection(self, method: str, memories: object, where: object) -> tuple[tuple[str, ...] | None, EngineFilter]:
+        """Return the ids and the conditions of a call that deletes. Raise if it would select all memories."""
+        self._shared.check()
+        asked = check_where(where)
+        if memories is None and asked.is_empty:
+            hint = f"{method}(memory), or {method}(where=Filter(topic='auth'))"
+            raise InvalidArgument(f"{method}() needs memories or where=", hint=hint)
+        ids = None if memories is None else check_memories("memories", memories)
+        return ids, self._localize(to_engine_filter(asked, now=self._shared.now))
 
-    async def prune(self, *, now: datetime | None = None) -> int:
-        """
-        Remove weak automatic links and old temporal ones. Explicit links stay.
+    def _end(self, name: str, value: object) -> datetime | None:
+        """Return a time of expiry as a datetime; a timedelta counts from now."""
+        return None if value is None else _check.check_time(name, value, now=self._shared.now, in_future=True)
 
-        Args:
-            now: The time from which ages are computed (with a time zone); None for the present.
-
-        Returns:
-            The number of removed links.
-
-        """
-        return await maintenance.prune(self._shared, now)
-
-    async def maintain(self) -> Maintained:
-        """
-        Prune once a week. Calls in between cost little.
-
-        Ages are computed from the time of the previous maintenance, so that one wrong clock reading removes nothing.
-        A store that is opened once in three months therefore prunes an old link one opening later.
-        """
-        return await maintenance.maintain(self._shared)
-
-    async def check(self, *, progress: ProgressCallback | None = None) -> list[Finding]:
-        """
-        Compare every view with the journal and check all links, without changing anything.
-
-        Args:
-            progress: Called with the number of checked memories and their total number.
-
-        """
-        return await maintenance.check(self._shared, progress)
-
-    async def rebuild(self, *, progress: ProgressCallback | None = None) -> list[str]:
-        """
-        Rebuild all indexes from the journal; meanwhile searches use the old ones.
-
-        The current journal is accepted as complete: `check` no longer reports that it lost changes.
-
-        Args:
-            progress: Called with the number of indexed memories and their total number.
-
-        Returns:
-            A line for each damaged row. Damaged rows are excluded from now on.
-
-        """
-        return await maintenance.rebuild(self._shared, progress)
-
-    async def reembed(self, embedder: Embedder, *, progress: ProgressCallback | None = None) -> int:
-        """
-        Change to another embedder: compute new vectors for every memory.
-
-        A call resumes where an earlier one was interrupted.
-        The old vectors remain in use until the last memory has new ones.
-        From then on, other processes that have the store open get an error until they open it with the new embedder.
-
-        Args:
-            embedder: The new embedder.
-            progress: Called with the number of embedded memories and their total number.
-
-        Returns:
-            The number of memories that this call embedded.
-
-        Raises:
-            EmbeddingFailed: The embedder failed; the old embedder and its vectors stay in use.
-
-        """
-        return await maintenance.reembed(self._shared, embedder, progress)
-
-    async def export_jsonl(self, path: str | Path, *, progress: ProgressCallback | None = None) -> int:
-        """
-        Export all memories with links and vectors to a file, and return their number.
-
-        The format is JSON Lines: one JSON object per line.
-        The file appears under its name only when it is complete; memories that are saved meanwhile may or may not be in
-        it.
-
-        Args:
-            path: The file; an existing file is replaced.
-            progress: Called with the number of written memories and their total number.
-
-        """
-        return await maintenance.export_jsonl(self._shared, path, progress)
-
-    async def import_jsonl(self, path: str | Path, *, progress: ProgressCallback | None = None) -> Imported:
-        """
-        Import the memories of an `export_jsonl` file, with their ids, times and links.
-
-        Memories that already exist unchanged are skipped, so an interrupted import can simply be repeated.
-
-        Args:
-            path: The file.
-            progress: Called with the number of imported lines and their total number.
-
-        Raises:
-            InvalidArgument: A line does not have the export format, or a memory with its id exists with other
-                content; the message names the line. Nothing was imported.
-            StoreError: The store cannot be written; lines that were already imported stay.
-
-        """
-        return await maintenance.import_jsonl(self._shared, path, progress)
-
-    async def close(self) -> None:
+    async def _close(self) -> None:
         """Reject further calls and stop embedder and reranker. The session calls this method."""
         await self._shared.close()
 

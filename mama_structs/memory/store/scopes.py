@@ -8,30 +8,41 @@ Each namespace keeps its own engine. A query is sent to each of them, and this m
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 import attrs
 
-from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound, MemoryReadOnly
-from mama_structs.memory.embedding.protocol import Embedder, Vectors
-from mama_structs.memory.graph.results import Chain, Hit, Reached, Results, Similar, limit_chars, with_place_term
+from mama_structs.errors import LinkNotFound, MemoryNotFound, MemoryReadOnly
+from mama_structs.memory.embedding.protocol import Vectors
+from mama_structs.memory.graph.results import (
+    Chain,
+    Hit,
+    MemoryLike,
+    Page,
+    Results,
+    SimilarMemory,
+    TraversedMemory,
+    limit_chars,
+    with_place_term,
+)
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.save.save_plan import FindContent, PreparedSave, no_content
 from mama_structs.memory.search.search_plan import SearchQuery, SimilarityRequest
+from mama_structs.memory.store.cursors import BEGINNING, Cursor, format_cursor
 from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.engine import (
     DISPLAY_BOUNDS,
     EmbedderRecord,
-    Filter,
+    EngineFilter,
     Prefetch,
-    ProgressCallback,
     Reader,
     RelevanceBounds,
     Writer,
 )
-from mama_structs.memory.types.model import Link, LinkType, Memory, MemoryType, is_id
+from mama_structs.memory.types.filters import TypeCondition
+from mama_structs.memory.types.model import Link, LinkType, Memory, is_id, to_milliseconds
 from mama_structs.memory.types.requests import SaveRequest, TraversalRequest
 from mama_structs.memory.upkeep.namespace_services import NamespaceServices
 
@@ -72,7 +83,7 @@ class ScopedShared(NamespaceServices):
         self, error: Exception, id_: str, what: str, find: Callable[[Reader], object | None]
     ) -> Exception:
         for one in self.others:
-            if await one._shared.read(find) is not None:  # noqa: SLF001 - one of ours
+            if await one._shared.read(find) is not None:
                 told = MemoryReadOnly(id_, what=what, namespace=one.namespace)
                 for note in getattr(error, "__notes__", ()):
                     told.add_note(note)
@@ -83,7 +94,7 @@ class ScopedShared(NamespaceServices):
         """Reject further calls in all namespaces."""
         for one in self.others:
             # Only mark these stores as closed, because the call below closes their shared embedder and reranker.
-            one._shared.closed = True  # noqa: SLF001 - one of ours
+            one._shared.closed = True
         await super().close()
 
 
@@ -107,13 +118,13 @@ class ScopedMemories(MemoryStore):
         self._scopes: tuple[MemoryStore, ...] = (self._own, *shared.others)
 
     @property
-    def reads(self) -> tuple[str, ...]:
+    def read_namespaces(self) -> tuple[str, ...]:
         """The read-only namespaces."""
         return tuple(one.namespace for one in self._scopes[1:])
 
     async def _hits(self, asked: SearchQuery, room: int | None) -> list[Hit]:
         """Find memories in every namespace; see `merge_hits_by_relevance`."""
-        found = merge_hits_by_relevance([await one._hits(asked, None) for one in self._scopes], asked.limit)  # noqa: SLF001
+        found = merge_hits_by_relevance([await one._hits(asked, None) for one in self._scopes], asked.limit)
         return found if room is None else limit_chars(found, room)
 
     async def _search_for_prompt(
@@ -122,18 +133,43 @@ class ScopedMemories(MemoryStore):
         *,
         limit: int,
         bounds: RelevanceBounds = DISPLAY_BOUNDS,
-        types: Iterable[MemoryType | str] | str | None = None,
+        types: TypeCondition | None = None,
     ) -> tuple[list[Hit], int]:
         # Filter each namespace by its own scores, because the scores of a merged list are relevances.
-        found = [
-            await one._search_for_prompt(query, limit=limit, bounds=bounds, types=types)  # noqa: SLF001 - the same class
-            for one in self._scopes
-        ]
+        found = [await one._search_for_prompt(query, limit=limit, bounds=bounds, types=types) for one in self._scopes]
         shown = merge_hits_by_relevance([hits for hits, _ in found], limit)
         return shown, min(sum(len(hits) + more for hits, more in found), limit) - len(shown)
 
-    async def _get_newest(self, where: Filter, limit: int) -> Results[Memory]:
-        return _merge_newest([await one._get_newest(where, limit) for one in self._scopes], limit)  # noqa: SLF001 - the same class
+    async def _list_page(
+        self, where: EngineFilter, limit: int, after: Cursor, *, newest_first: bool = True
+    ) -> Page[Memory]:
+        pages = [
+            await one._list_page(one._localize(where), limit, after, newest_first=newest_first) for one in self._scopes
+        ]
+        merged = sorted(
+            (memory for page in pages for memory in page), key=lambda one: one.created_at, reverse=newest_first
+        )[:limit]
+        if len(merged) == sum(map(len, pages)) and all(page.next_cursor is None for page in pages):
+            return Page(merged)
+        position = dict(after)
+        for memory in merged:
+            position[memory.namespace] = to_milliseconds(memory.created_at), memory.id, 0
+        return Page(merged, next_cursor=format_cursor(position))
+
+    async def _list_links(self, limit: int, after: Cursor) -> Page[Link]:
+        # The namespaces follow each other, because links have no common order.
+        names = [one.namespace for one in self._scopes]
+        start = next((names.index(name) for name in names if name in after), 0)
+        page: Page[Link] = Page()
+        for position, one in enumerate(self._scopes[start:], start):
+            own = await one._list_links(limit - len(page), after if position == start else {})
+            page += own
+            if own.next_cursor is not None or len(page) == limit:
+                following = own.next_cursor
+                if following is None and position + 1 < len(names):
+                    following = format_cursor({names[position + 1]: BEGINNING})
+                return Page(page, next_cursor=following)
+        return page
 
     async def latest_checkpoint(self) -> Memory | None:
         """
@@ -143,43 +179,35 @@ class ScopedMemories(MemoryStore):
         """
         return await self._own.latest_checkpoint()
 
-    async def by_topic(self, topic: str, *, link_types: Iterable[LinkType | str] | None = None) -> Chain:
-        """Return the memories of all namespaces on a topic, newest first; see `MemoryStore`."""
-        chains = [await one.by_topic(topic, link_types=link_types) for one in self._scopes]
+    async def _topic_history(self, topic: str, types: frozenset[LinkType] | None) -> Chain:
+        chains = [await one._topic_history(topic, types) for one in self._scopes]
         return Chain(
             memories=tuple(_merge_newest([chain.memories for chain in chains])),
             links=tuple(sorted((link for chain in chains for link in chain.links), key=_creation_key, reverse=True)),
             forks=tuple(_merge_newest([chain.forks for chain in chains])),
-            around=tuple(
-                sorted((one for chain in chains for one in chain.around), key=lambda one: (one.depth, -one.strength))
+            nearby=tuple(
+                sorted((one for chain in chains for one in chain.nearby), key=lambda one: (one.depth, -one.strength))
             ),
         )
 
-    async def _traverse(self, request: TraversalRequest) -> Results[Reached]:
-        return await self._call_owner(lambda one: one._traverse(request))  # noqa: SLF001 - the same class
-
-    async def reembed(self, embedder: Embedder, *, progress: ProgressCallback | None = None) -> NoReturn:  # noqa: ARG002 - the base class's
-        """Raise `InvalidArgument`, because the other namespaces would retain their old vectors."""
-        raise InvalidArgument(
-            "a session that reads other namespaces cannot change its embedder",
-            hint="open each of the namespaces by itself, without reads=, and change over all of them",
-        )
+    async def _traverse(self, request: TraversalRequest) -> Results[TraversedMemory]:
+        return await self._call_owner(lambda one: one._traverse(request))
 
     async def _read(
         self,
-        memory_id: str,
+        memory: MemoryLike,
         plan: Callable[[Reader, int], T],
         *,
         ahead: Callable[[Prefetch], object] | None = None,
         around: int | None = 0,
     ) -> T:
-        return await self._call_owner(lambda one: one._read(memory_id, plan, ahead=ahead, around=around))  # noqa: SLF001
+        return await self._call_owner(lambda one: one._read(memory, plan, ahead=ahead, around=around))
 
-    async def _get_vectors(self, memory_id: str) -> Vectors | None:
-        return await self._call_owner(lambda one: one._get_vectors(memory_id))  # noqa: SLF001 - the same class
+    async def _get_vectors(self, memory_id: str) -> Vectors:
+        return await self._call_owner(lambda one: one._get_vectors(memory_id))
 
-    async def _find_nearest(self, request: SimilarityRequest, made_by: EmbedderRecord) -> Results[Similar]:
-        found = [near for one in self._scopes for near in await one._find_nearest(request, made_by)]  # noqa: SLF001
+    async def _find_nearest(self, request: SimilarityRequest, made_by: EmbedderRecord) -> Results[SimilarMemory]:
+        found = [near for one in self._scopes for near in await one._find_nearest(request, made_by)]
         return Results(sorted(found, key=lambda near: near.similarity, reverse=True)[: request.limit])
 
     async def _draft(self, request: SaveRequest, *, resolve: bool = False) -> PreparedSave:
@@ -187,18 +215,18 @@ class ScopedMemories(MemoryStore):
         draft = await super()._draft(request, resolve=resolve)
         for one in self._scopes[1:] if any(map(is_id, draft.memory.evidence)) else ():
             memory = draft.memory
-            known = await one._shared.read(lambda reader: saving.apply_trust(reader, memory, ()))  # noqa: B023, SLF001 - awaited
+            known = await one._shared.read(lambda reader: saving.apply_trust(reader, memory, ()))  # noqa: B023 - awaited
             draft = attrs.evolve(draft, memory=known)
         return draft
 
     async def _read_each_namespace(self, plan: Callable[[Reader], T]) -> list[T]:
-        return [await one._shared.read(plan) for one in self._scopes]  # noqa: SLF001 - the same class
+        return [await one._shared.read(plan) for one in self._scopes]
 
     async def _in_pages(
-        self, where: Filter | None, plan: Callable[[Reader, list[int]], Sequence[T]]
+        self, where: EngineFilter | None, plan: Callable[[Reader, list[int]], Sequence[T]]
     ) -> AsyncIterator[Sequence[T]]:
         for one in self._scopes:
-            async for found in one._in_pages(where, plan):  # noqa: SLF001 - the same class
+            async for found in one._in_pages(where, plan):
                 yield found
 
     async def _call_owner(self, call: Callable[[MemoryStore], Awaitable[T]]) -> T:
@@ -220,10 +248,10 @@ def merge_hits_by_relevance(hit_lists: Sequence[Sequence[Hit]], limit: int) -> l
     value becomes the score in the merged list; `Hit.parts` keeps the parts from the search in the memory's own
     namespace.
     """
-    by_reranker = all("reranker" in hit.parts for hits in hit_lists for hit in hits)
+    by_reranker = all("reranker" in hit.signals for hits in hit_lists for hit in hits)
     ordered: list[tuple[float, Hit]] = []
     for hits in hit_lists:
-        worth = sorted((hit.parts["reranker"] if by_reranker else hit.relevance for hit in hits), reverse=True)
+        worth = sorted((hit.signals["reranker"] if by_reranker else hit.relevance for hit in hits), reverse=True)
         ordered += zip(worth, hits, strict=True)
     ordered.sort(key=lambda one: -one[0])
     return [attrs.evolve(hit, score=value, terms=with_place_term(hit.terms, value)) for value, hit in ordered[:limit]]

@@ -8,15 +8,24 @@ from functools import partial
 from typing import Final
 
 import attrs
+import numpy as np
 
 from mama_structs.memory.graph.results import Results
 from mama_structs.memory.save import save_plan as saving
+from mama_structs.memory.save.memory_update import MemoryUpdate
 from mama_structs.memory.save.save_plan import PreparedSave
-from mama_structs.memory.save.text_update import Correction
-from mama_structs.memory.types.engine import EmbedderRecord, ProgressCallback
+from mama_structs.memory.types.engine import (
+    EmbedderRecord,
+    EngineFilter,
+    ProgressCallback,
+    Reader,
+    Writer,
+    write_in_transactions,
+)
 from mama_structs.memory.types.model import CreatedBy, Link, Memory
 from mama_structs.memory.types.requests import LinkRequest
 from mama_structs.memory.types.text_analysis import embedded_text
+from mama_structs.memory.upkeep.erasure import find_outcome_reasons
 from mama_structs.memory.upkeep.namespace_services import NamespaceServices
 from mama_structs.provenance import ORIGINS, Origin, get_inserted_provenance, least_trusted
 
@@ -71,14 +80,14 @@ async def save_all(
     return saved
 
 
-async def correct(shared: NamespaceServices, asked: Correction, made_by: EmbedderRecord) -> Memory:
-    """Write a correction with the vectors of the new text, and return the memory."""
-    memory, is_written = await shared.read(asked.made), False
+async def update(shared: NamespaceServices, asked: MemoryUpdate, made_by: EmbedderRecord) -> Memory:
+    """Write a change with the vectors of the new text, and return the memory."""
+    memory, is_written = await shared.read(asked.apply), False
     while not is_written:
         text = embedded_text(memory)
         (vectors,) = await shared.embedding.embed_documents([text])
         prepared = attrs.evolve(memory, mentions=tuple(shared.find_mentions(text)))
-        # If another writer corrected the memory in the meantime, the loop embeds the new version again.
+        # If another writer changed the memory in the meantime, the loop embeds the new version again.
         memory, is_written = await shared.write(
             partial(asked.write, prepared=prepared, vectors=vectors), made_by=made_by
         )
@@ -95,4 +104,33 @@ async def link(
     kind = kinds[asked.relationship]
     return await shared.write(
         lambda writer: saving.add_link(writer, from_id, asked, kind, created_by=created_by, now=now, reason_trust=trust)
+    )
+
+
+async def delete(shared: NamespaceServices, ids: Sequence[str] | None, where: EngineFilter, *, dry_run: bool) -> int:
+    """Delete memories and the reasons of their outcomes, and return the number of memories; see `MemoryStore.delete`."""
+
+    def select(reader: Reader) -> list[str]:
+        found = np.sort(reader.window(where))
+        if ids is not None:
+            found = np.intersect1d(found, [saving.require_node(reader, memory_id) for memory_id in ids])
+        return reader.ids(found)
+
+    def delete_one(writer: Writer, memory_id: str) -> int:
+        node = writer.find(memory_id)
+        if node is None:
+            return 0
+        for reason in find_outcome_reasons(writer, [node]):
+            writer.delete(reason)
+        writer.delete(memory_id)
+        return 1
+
+    selected = await shared.read(select)
+    if dry_run:
+        return len(selected)
+    return sum(
+        [
+            sum(some)
+            async for some in write_in_transactions(shared.write, selected, delete_one, max_items=SAVE_BATCH_SIZE)
+        ]
     )

@@ -19,13 +19,15 @@ from mama_structs.memory.types.engine import Vectors, expiry_milliseconds
 from mama_structs.memory.types.model import (
     METADATA_TYPES,
     ORIGINS,
+    CreatedBy,
     DecisionMetadata,
-    FormerText,
     Link,
     Memory,
     MemoryType,
     Metadata,
     Origin,
+    PreviousText,
+    PreviousValue,
     RecordMetadata,
 )
 from mama_structs.memory.types.text_analysis import detect_scripts, indexed_text, question_percentage, weighted_terms
@@ -34,6 +36,13 @@ LinksT = TypeVar("LinksT")
 MetadataT = TypeVar("MetadataT")
 
 ENTRY_FORMAT_VERSION: Final = 1
+
+STORED_NAMES: Final[Mapping[str, str]] = {
+    "repeated_at": "repeats",
+    "previous_texts": "former",
+    "text_lengths": "lengths",
+}
+"""Keys in stored rows and exports, by attribute name, where the two differ."""
 
 
 # gc=False: the garbage collector would need more time to track these short-lived objects than decoding takes.
@@ -57,8 +66,22 @@ class MemoryRecord(msgspec.Struct, Generic[MetadataT], forbid_unknown_fields=Tru
     origin: Origin = "user"
     trust: Origin = "user"
     valid_until: datetime | None = None
-    repeats: tuple[datetime, ...] = ()
-    former: tuple[FormerText, ...] = ()
+    repeated_at: tuple[datetime, ...] = msgspec.field(default=(), name=STORED_NAMES["repeated_at"])
+    previous_texts: tuple[PreviousText, ...] = msgspec.field(default=(), name=STORED_NAMES["previous_texts"])
+
+
+class _StoredRecordMetadata(msgspec.Struct, gc=False):
+    """JSON form of `RecordMetadata`, whose attribute `text_lengths` is stored as ``lengths``."""
+
+    labels: tuple[str, ...] = ()
+    key: str = ""
+    value: Any = None
+    version: int = 1
+    text_lengths: tuple[int, ...] = msgspec.field(default=(), name=STORED_NAMES["text_lengths"])
+    history: tuple[PreviousValue, ...] = ()
+    created_by: CreatedBy = "user"
+    extra: dict[str, Any] = msgspec.field(default_factory=dict)
+    schema_version: int = 1
 
 
 class _EntryRecord(msgspec.Struct, Generic[LinksT], forbid_unknown_fields=True, gc=False):
@@ -81,7 +104,8 @@ _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(_EntryRecord[tuple[Link, ...]]).decode
 _decode_without_links: Final = msgspec.json.Decoder(_EntryRecord[msgspec.Raw]).decode
 _METADATA_DECODERS: Final[Mapping[MemoryType, msgspec.json.Decoder[Any]]] = {
-    kind: msgspec.json.Decoder(form) for kind, form in METADATA_TYPES.items()
+    kind: msgspec.json.Decoder(_StoredRecordMetadata if form is RecordMetadata else form)
+    for kind, form in METADATA_TYPES.items()
 }
 
 
@@ -116,7 +140,12 @@ def _check_format(record: _EntryRecord[LinksT]) -> _EntryRecord[LinksT]:
 
 def to_memory_record(memory: Memory) -> MemoryRecord[Metadata]:
     """Convert a memory to its JSON struct."""
-    return MemoryRecord(**{name: getattr(memory, name) for name in MemoryRecord.__struct_fields__})
+    fields = {name: getattr(memory, name) for name in MemoryRecord.__struct_fields__}
+    if isinstance(memory.metadata, RecordMetadata):
+        fields["metadata"] = _StoredRecordMetadata(
+            **{name: getattr(memory.metadata, name) for name in _StoredRecordMetadata.__struct_fields__}
+        )
+    return MemoryRecord(**fields)
 
 
 def from_memory_record(
@@ -127,12 +156,15 @@ def from_memory_record(
 
     *decode_metadata* is called with the decoder of the memory's type and the undecoded metadata.
     """
+    metadata = decode_metadata(_METADATA_DECODERS[record.type], record.metadata)
+    if isinstance(metadata, _StoredRecordMetadata):
+        metadata = RecordMetadata(**{name: getattr(metadata, name) for name in _StoredRecordMetadata.__struct_fields__})
     return Memory(
         id=record.id,
         type=record.type,
         content=record.content,
         topic=record.topic,
-        metadata=decode_metadata(_METADATA_DECODERS[record.type], record.metadata),
+        metadata=metadata,
         mentions=record.mentions,
         evidence=record.evidence,
         created_at=record.created_at,
@@ -141,8 +173,8 @@ def from_memory_record(
         origin=record.origin,
         trust=record.trust,
         valid_until=record.valid_until,
-        repeats=record.repeats,
-        former=record.former,
+        repeated_at=record.repeated_at,
+        previous_texts=record.previous_texts,
     )
 
 
@@ -209,7 +241,7 @@ def find_invalid_field(memory: Memory, namespace: str) -> str | None:
         memory.created_at.tzinfo is None
         or memory.updated_at.tzinfo is None
         or (memory.valid_until is not None and memory.valid_until.tzinfo is None)
-        or (memory.former and any(former.until.tzinfo is None for former in memory.former))
+        or (memory.previous_texts and any(former.until.tzinfo is None for former in memory.previous_texts))
     ):
         return "a time of the memory has no time zone"
     metadata = memory.metadata

@@ -8,7 +8,7 @@ import attrs
 
 
 @attrs.frozen(kw_only=True)
-class CopiedNamespace:
+class NamespaceCopy:
     """
     Counts and digests of one namespace in the copy.
 
@@ -28,7 +28,7 @@ class CopiedNamespace:
 
 
 @attrs.frozen(kw_only=True)
-class Copied:
+class CopyReport:
     """
     Result of `Session.copy`.
 
@@ -38,7 +38,7 @@ class Copied:
 
     """
 
-    namespaces: tuple[CopiedNamespace, ...] = ()
+    namespaces: tuple[NamespaceCopy, ...] = ()
     damaged: tuple[str, ...] = ()
 
     @property

@@ -12,7 +12,7 @@ from typing import Final
 import attrs
 import numpy as np
 
-from mama_structs.memory.types.engine import MAX_DUPLICATES, Filter, Nodes, Reader
+from mama_structs.memory.types.engine import MAX_DUPLICATES, EngineFilter, Nodes, Reader
 from mama_structs.memory.types.model import (
     TYPES_WITHOUT_DUPLICATES,
     ContextMetadata,
@@ -96,14 +96,14 @@ def with_repetition(memory: Memory, at: datetime) -> Memory:
 
     If the clock stepped back, so that *at* precedes the memory's creation, the creation time is added instead.
     """
-    return attrs.evolve(memory, repeats=tuple(sorted((*memory.repeats, max(at, memory.created_at)))))
+    return attrs.evolve(memory, repeated_at=tuple(sorted((*memory.repeated_at, max(at, memory.created_at)))))
 
 
 def _has_later_decision(reader: Reader, node: int, memory: Memory, copies: Nodes) -> bool:
     """Return True if the memory's topic has a later decision that is not among *copies*."""
     if memory.topic is None:
         return False
-    where = Filter(types=frozenset({MemoryType.DECISION}), topic=memory.topic, since=memory.created_at)
+    where = EngineFilter(types=frozenset({MemoryType.DECISION}), topic=memory.topic, since=memory.created_at)
     later = np.setdiff1d(reader.window(where), copies)
     # Node numbers order decisions that were created within the same millisecond.
     made = reader.facts(np.append(later, node)).created

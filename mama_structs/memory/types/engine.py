@@ -9,9 +9,11 @@ Plans identify memories by *nodes*: integers that are valid within one plan only
 
 from __future__ import annotations
 
+import json
 import unicodedata
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from hashlib import sha256
 from typing import Any, Final, Literal, Protocol, TypeVar
 from urllib.parse import quote
 
@@ -25,17 +27,19 @@ from mama_structs.memory.types.model import (
     CREATORS,
     DECAY_RATES_PER_DAY,
     ORIGINS,
+    CreatedBy,
     Link,
     LinkType,
     Memory,
     MemoryType,
     Origin,
+    Outcome,
     RecordMetadata,
     is_id,
     to_milliseconds,
 )
 from mama_structs.settings import MemorySettings
-from mama_structs.storage.sqlite_errors import Finding
+from mama_structs.storage.sqlite_errors import Issue
 
 T = TypeVar("T")
 ItemT = TypeVar("ItemT")
@@ -72,6 +76,7 @@ _SAMPLE_BITS: Final = 10
 _PAGE_MEMORIES: Final = 256
 MAX_DUPLICATES: Final = 64
 """Maximum number of duplicates examined per fingerprint. Hosts may store any number of them."""
+_MAX_FILTER_NAME_CHARS: Final = 200
 NEVER_EXPIRES_MS: Final = 2**63 - 1
 """End of validity of memories that never expire, in milliseconds since 1970."""
 
@@ -92,7 +97,7 @@ DISPLAY_BOUNDS: Final = RelevanceBounds()
 
 
 @attrs.frozen(kw_only=True)
-class Filter:
+class EngineFilter:
     """
     Conditions on memories. A memory must satisfy every condition that is not None.
 
@@ -100,6 +105,8 @@ class Filter:
     created in [since, until). *mentions*: it mentions all of these ids. *valid_at*: it has not expired at this time.
     *origins*: it has one of these origins. *trust*: it is at least as trusted as this origin. *evidence*: it cites all
     of these memories. *labels*: it is a record whose labels start with these, or equal them if *nested* is False.
+    *tags*: it has all of these tags. *source*, *outcome*, *created_by*: its metadata have these values. *extra*: its
+    extra data have equal values under these keys. *namespace*: it is in this namespace.
     """
 
     types: frozenset[MemoryType] | None = None
@@ -113,12 +120,22 @@ class Filter:
     evidence: frozenset[str] | None = None
     labels: tuple[str, ...] | None = None
     nested: bool = True
+    tags: tuple[str, ...] | None = None
+    source: str | None = None
+    outcome: Outcome | None = None
+    created_by: CreatedBy | None = None
+    extra: Mapping[str, Any] | None = attrs.field(default=None, hash=False)
+    namespace: str | None = None
 
     @property
     def names(self) -> list[str]:
         """Filter names that a memory must have to match, in the form that `filter_names` returns."""
         named = [*sorted(self.mentions or ()), *map(evidence_filter_name, sorted(self.evidence or ()))]
-        return named if self.labels is None else [*named, labels_filter_name(self.labels, nested=self.nested)]
+        if self.labels is not None:
+            named.append(labels_filter_name(self.labels, nested=self.nested))
+        fields = (("source", self.source), ("outcome", self.outcome), ("created_by", self.created_by))
+        given = [(name, value) for name, value in fields if value is not None]
+        return [*named, *_field_filter_names(self.tags or (), given, self.extra or {})]
 
     def matches(self, memory: Memory) -> bool:
         """Return True if a memory satisfies all conditions."""
@@ -132,6 +149,15 @@ class Filter:
             and (self.trust is None or ORIGINS.index(memory.trust) <= ORIGINS.index(self.trust))
             and (self.evidence is None or self.evidence <= set(memory.evidence))
             and (self.labels is None or labels_filter_name(self.labels, nested=self.nested) in filter_names(memory))
+            and (self.tags is None or set(self.tags) <= set(memory.tags))
+            and (self.source is None or memory.source == self.source)
+            and (self.outcome is None or memory.outcome == self.outcome)
+            and (self.created_by is None or memory.metadata.created_by == self.created_by)
+            and all(
+                key in memory.metadata.extra and _canonical_json(memory.metadata.extra[key]) == _canonical_json(value)
+                for key, value in (self.extra or {}).items()
+            )
+            and (self.namespace is None or memory.namespace == self.namespace)
             and (self.valid_at is None or memory.valid_until is None or memory.valid_until > self.valid_at)
         )
 
@@ -140,14 +166,45 @@ def filter_names(memory: Memory) -> tuple[str, ...]:
     """
     Return the names by which filters find a memory.
 
-    These are its mentions, the memories that it cites as evidence, and the labels of a record.
+    These are its mentions, the memories that it cites as evidence, its tags, source, outcome, creator and extra data,
+    and the labels of a record.
     """
-    named = (*memory.mentions, *(evidence_filter_name(item) for item in memory.evidence if is_id(item)))
+    own = memory.metadata
+    fields = (("source", memory.source), ("outcome", memory.outcome), ("created_by", own.created_by))
+    given = [(name, value) for name, value in fields if value is not None]
+    named = (
+        *memory.mentions,
+        *(evidence_filter_name(item) for item in memory.evidence if is_id(item)),
+        *_field_filter_names(memory.tags, given, own.extra),
+    )
     if not isinstance(memory.metadata, RecordMetadata):
         return named
     labels = memory.metadata.labels
     whole = (labels_filter_name(labels[:length]) for length in range(len(labels) + 1))
     return (*named, *whole, labels_filter_name(labels, nested=False))
+
+
+def _field_filter_names(
+    tags: Iterable[str], fields: Iterable[tuple[str, str]], extra: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield the filter names of tags, of metadata fields and of extra data."""
+    # The prefix of two NULs prevents collisions with mentions and with the names that begin with one NUL.
+    for tag in tags:
+        yield f"\0\0tag={_bounded(tag)}"
+    for name, value in fields:
+        yield f"\0\0{name}={_bounded(value)}"
+    for key, value in extra.items():
+        yield f"\0\0extra:{_bounded(f'{len(key)}:{key}={_canonical_json(value)}')}"
+
+
+def _bounded(text: str) -> str:
+    """Return a short text unchanged, and the SHA-256 of a longer one, because indexes limit the length of a name."""
+    return text if len(text) <= _MAX_FILTER_NAME_CHARS else f"sha256:{sha256(text.encode()).hexdigest()}"
+
+
+def _canonical_json(value: object) -> str:
+    """Return JSON text that is equal for equal values. The order of keys does not matter."""
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 def evidence_filter_name(memory_id: str) -> str:
@@ -305,10 +362,10 @@ class Prefetch(Protocol):
     def duplicates(self, wordings: Sequence[int]) -> object:
         """Prefetch `Reader.duplicates`."""
 
-    def count(self, where: Filter | None = None) -> object:
+    def count(self, where: EngineFilter | None = None) -> object:
         """Prefetch `Reader.count`."""
 
-    def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> object:
+    def nearest(self, vector: Vectors, limit: int, where: EngineFilter | None = None) -> object:
         """Prefetch `Reader.nearest`."""
 
     def nearest_many(self, vectors: Vectors, limit: int) -> object:
@@ -317,7 +374,7 @@ class Prefetch(Protocol):
     def sample(self) -> object:
         """Prefetch `Reader.sample`."""
 
-    def words(self, query: Query, limit: int, where: Filter | None = None) -> object:
+    def words(self, query: Query, limit: int, where: EngineFilter | None = None) -> object:
         """Prefetch `Reader.words`."""
 
     def word_scores(self, query: Query, nodes: Nodes) -> object:
@@ -332,7 +389,9 @@ class Prefetch(Protocol):
     def links_of_many(self, nodes: Nodes, direction: Direction = "both") -> object:
         """Prefetch `Reader.links_of_many`."""
 
-    def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> object:
+    def window(
+        self, where: EngineFilter | None = None, *, newest_first: bool = True, limit: int | None = None
+    ) -> object:
         """Prefetch `Reader.window`."""
 
     def find_temporal_neighbours(self, nodes: Nodes, apart_ms: int) -> object:
@@ -400,13 +459,13 @@ class Reader(Protocol):
         """Return the vectors of one memory."""
         return self.pieces([node])[0]
 
-    def count(self, where: Filter | None = None) -> int:
+    def count(self, where: EngineFilter | None = None) -> int:
         """Return the number of memories that match the filter."""
 
     def facts(self, nodes: Nodes) -> NodeAttributes:
         """Return the attributes of *nodes* that can be read without their texts."""
 
-    def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> Matches:
+    def nearest(self, vector: Vectors, limit: int, where: EngineFilter | None = None) -> Matches:
         """Return up to *limit* nodes with the highest cosine to the normalized *vector*."""
 
     def nearest_many(self, vectors: Vectors, limit: int) -> list[Matches]:
@@ -424,7 +483,7 @@ class Reader(Protocol):
         `sample_slice` selects the sample from the memories in order of saving. Earlier deletions do not affect it.
         """
 
-    def words(self, query: Query, limit: int, where: Filter | None = None) -> Matches:
+    def words(self, query: Query, limit: int, where: EngineFilter | None = None) -> Matches:
         """
         Return the nodes with the highest BM25 score for the query.
 
@@ -455,7 +514,9 @@ class Reader(Protocol):
     def find_links(self, link_ids: Sequence[str]) -> list[Link | None]:
         """Return each link, or None for an unknown id."""
 
-    def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> Nodes:
+    def window(
+        self, where: EngineFilter | None = None, *, newest_first: bool = True, limit: int | None = None
+    ) -> Nodes:
         """Return the matching nodes, ordered by creation time and then in order of saving."""
 
     def find_temporal_neighbours(self, nodes: Nodes, apart_ms: int) -> tuple[Nodes, Nodes]:
@@ -617,7 +678,7 @@ class Engine(Protocol):
     async def write(self, plan: Callable[[Writer], T]) -> T:
         """Run *plan* in a write transaction, and return its result once it is durable."""
 
-    async def check(self, progress: ProgressCallback | None = None) -> list[Finding]:
+    async def check(self, progress: ProgressCallback | None = None) -> list[Issue]:
         """Compare derived data with stored data, without changing anything."""
 
     async def rebuild(self, progress: ProgressCallback | None = None) -> list[str]:

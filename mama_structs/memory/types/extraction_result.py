@@ -11,7 +11,7 @@ from mama_structs.memory.types.model import Memory
 
 
 @attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class RefusedRecord:
+class RejectedMemory:
     """
     A proposed record that was not saved.
 
@@ -22,11 +22,11 @@ class RefusedRecord:
     """
 
     reason: str
-    record: Any = attrs.field(default=None, repr=False)
+    proposal: Any = attrs.field(default=None, repr=False)
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Learned:
+class ExtractionResult:
     """
     Memories that `Session.remember` saved, merged and rejected.
 
@@ -40,13 +40,13 @@ class Learned:
 
     """
 
-    new: tuple[Memory, ...] = ()
-    merged: tuple[Memory, ...] = ()
-    refused: tuple[RefusedRecord, ...] = ()
-    passed_over: int = 0
+    saved: tuple[Memory, ...] = ()
+    duplicates: tuple[Memory, ...] = ()
+    rejected: tuple[RejectedMemory, ...] = ()
+    skipped_messages: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.new or self.merged)
+        return bool(self.saved or self.duplicates)
 
     def __repr__(self) -> str:
-        return f"<Learned {len(self.new)} new, {len(self.merged)} merged, {len(self.refused)} refused>"
+        return f"<Learned {len(self.saved)} new, {len(self.duplicates)} merged, {len(self.rejected)} refused>"

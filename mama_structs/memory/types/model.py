@@ -89,8 +89,10 @@ class DecisionMetadata:
         outcome_reason: Reason for the outcome.
         outcome_at: When the outcome was set (UTC).
         history: All outcomes that were set, oldest first, including the present one.
+        tags: Words to group memories by.
+        source: Where the text came from.
         created_by: Who saved it.
-        extra: Fields stored by a later version or another program, preserved unchanged.
+        extra: JSON data of the host, and fields that a later version stored.
         schema_version: Version of this schema.
 
     """
@@ -101,6 +103,8 @@ class DecisionMetadata:
     outcome_reason: str | None = None
     outcome_at: datetime | None = None
     history: tuple[OutcomeChange, ...] = ()
+    tags: tuple[str, ...] = ()
+    source: str | None = None
     created_by: CreatedBy = "user"
     extra: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
     schema_version: int = 1
@@ -114,14 +118,18 @@ class CheckpointMetadata:
     Args:
         open_files: Paths that were being worked on.
         next_steps: What was to be done next.
+        tags: Words to group memories by.
+        source: Where the text came from.
         created_by: Who saved it.
-        extra: Fields stored by a later version or another program, preserved unchanged.
+        extra: JSON data of the host, and fields that a later version stored.
         schema_version: Version of this schema.
 
     """
 
     open_files: tuple[str, ...] = ()
     next_steps: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    source: str | None = None
     created_by: CreatedBy = "user"
     extra: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
     schema_version: int = 1
@@ -134,10 +142,10 @@ class InsightMetadata:
 
     Args:
         category: Category in the host's words.
-        tags: Words to group insights by.
-        source: Where it came from.
+        tags: Words to group memories by.
+        source: Where the text came from.
         created_by: Who saved it.
-        extra: Fields stored by a later version or another program, preserved unchanged.
+        extra: JSON data of the host, and fields that a later version stored.
         schema_version: Version of this schema.
 
     """
@@ -156,13 +164,15 @@ class ContextMetadata:
     Metadata of a context.
 
     Args:
-        source: Where it came from.
+        tags: Words to group memories by.
+        source: Where the text came from.
         created_by: Who saved it.
-        extra: Fields stored by a later version or another program, preserved unchanged.
+        extra: JSON data of the host, and fields that a later version stored.
         schema_version: Version of this schema.
 
     """
 
+    tags: tuple[str, ...] = ()
     source: str | None = None
     created_by: CreatedBy = "user"
     extra: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
@@ -170,7 +180,7 @@ class ContextMetadata:
 
 
 @attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class FormerValue:
+class PreviousValue:
     """
     A previous version of a record's value.
 
@@ -195,14 +205,14 @@ TEXT_SEPARATOR: Final = "\n\n"
 @attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
 class RecordMetadata:
     """
-    Metadata of a record; see `mama_structs.records`.
+    Metadata of a record; see `RecordStore`.
 
     Args:
         labels: Labels under which the host stores it.
         key: Its key under these labels.
         value: The stored value, as JSON data.
         version: Number of writes, starting at 1.
-        lengths: Number of characters of each searchable text, if there are several; they are separated by blank lines.
+        text_lengths: Number of characters of each searchable text, if there are several; they are separated by blank lines.
         history: Previous values, oldest first, if history was requested.
         created_by: Who saved it.
         extra: Fields stored by a later version or another program, preserved unchanged.
@@ -214,8 +224,8 @@ class RecordMetadata:
     key: str = ""
     value: Any = attrs.field(default=None, hash=False)
     version: int = 1
-    lengths: tuple[int, ...] = ()
-    history: tuple[FormerValue, ...] = ()
+    text_lengths: tuple[int, ...] = ()
+    history: tuple[PreviousValue, ...] = ()
     created_by: CreatedBy = "user"
     extra: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
     schema_version: int = 1
@@ -233,7 +243,7 @@ METADATA_TYPES: Final[Mapping[MemoryType, type[Metadata]]] = {
 
 
 @attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class FormerText:
+class PreviousText:
     """
     The text of a memory before a correction.
 
@@ -251,11 +261,6 @@ class FormerText:
     reason: str | None = None
 
 
-def reasoning_of(memory: Memory) -> str | None:
-    """Return a decision's reasoning, or None for other types."""
-    return memory.metadata.reasoning if isinstance(memory.metadata, DecisionMetadata) else None
-
-
 def with_text(memory: Memory, *, content: str, reasoning: str) -> Memory:
     """Return the memory with a new content. A decision also gets the new reasoning."""
     if not isinstance(memory.metadata, DecisionMetadata):
@@ -264,7 +269,7 @@ def with_text(memory: Memory, *, content: str, reasoning: str) -> Memory:
 
 
 @attrs.frozen
-class NoticedMemory:
+class RelatedMemory:
     """
     An older memory that is related to a newly saved one.
 
@@ -279,27 +284,27 @@ class NoticedMemory:
 
 
 @attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class Noticed:
+class SaveWarnings:
     """
     Older memories that a newly saved one repeats, contradicts or replaces.
 
     They are reported, but not changed.
 
     Args:
-        copy_of: Memories with the same statement, word for word (probability 1.0) or reworded.
-        may_contradict: Memories that contradict it.
-        may_replace: Memories that are no longer true according to it.
+        duplicate_of: Memories with the same statement, word for word (probability 1.0) or reworded.
+        possible_conflicts: Memories that contradict it.
+        possible_replacements: Memories that are no longer true according to it.
         note: Why the session's judge was not consulted; None if it was consulted, or if the session has no judge.
 
     """
 
-    copy_of: tuple[NoticedMemory, ...] = ()
-    may_contradict: tuple[NoticedMemory, ...] = ()
-    may_replace: tuple[NoticedMemory, ...] = ()
+    duplicate_of: tuple[RelatedMemory, ...] = ()
+    possible_conflicts: tuple[RelatedMemory, ...] = ()
+    possible_replacements: tuple[RelatedMemory, ...] = ()
     note: str | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.copy_of or self.may_contradict or self.may_replace)
+        return bool(self.duplicate_of or self.possible_conflicts or self.possible_replacements)
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -315,16 +320,16 @@ class Memory(ReprMixin):
         metadata: Fields that are specific to its type.
         mentions: Ids of entities that occur in its text.
         evidence: Supporting ids, addresses or free text. A handle whose text is stored has the form
-            ``<handle>#sha256:<hash>``, see `MemoryStore.evidence_of`.
+            ``<handle>#sha256:<hash>``, see `MemoryStore.evidence`.
         created_at: When it was created (UTC).
         updated_at: When it was last changed (UTC).
         namespace: Its namespace.
         origin: Author of its text.
         trust: The least trusted origin of it and of the memories that it is based on, implements or supersedes.
         valid_until: When it expires (UTC), or None for never. Later searches do not find it.
-        repeats: When an exact duplicate was saved (UTC), oldest first.
-        former: Texts before corrections, oldest first.
-        noticed: Related memories in the store when it was saved. Only set on the memory that a save returns, and not
+        repeated_at: When an exact duplicate was saved (UTC), oldest first.
+        previous_texts: Texts before changes, oldest first.
+        warnings: Related memories in the store when it was saved. Only set on the memory that a save returns, and not
             stored.
 
     """
@@ -342,16 +347,45 @@ class Memory(ReprMixin):
     origin: Origin = "user"
     trust: Origin = "user"
     valid_until: datetime | None = None
-    repeats: tuple[datetime, ...] = ()
-    former: tuple[FormerText, ...] = ()
-    noticed: Noticed | None = attrs.field(default=None, eq=False)
+    repeated_at: tuple[datetime, ...] = ()
+    previous_texts: tuple[PreviousText, ...] = ()
+    warnings: SaveWarnings | None = attrs.field(default=None, eq=False)
+
+    @property
+    def reasoning(self) -> str | None:
+        """The reasoning of a decision, None for other types."""
+        return self.metadata.reasoning if isinstance(self.metadata, DecisionMetadata) else None
+
+    @property
+    def confidence(self) -> float | None:
+        """The author's confidence in a decision, 0 to 1; None for other types."""
+        return self.metadata.confidence if isinstance(self.metadata, DecisionMetadata) else None
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The outcome of a decision; None if it has none, and for other types."""
+        return self.metadata.outcome if isinstance(self.metadata, DecisionMetadata) else None
+
+    @property
+    def outcome_reason(self) -> str | None:
+        """The reason for the outcome of a decision; None if it has none, and for other types."""
+        return self.metadata.outcome_reason if isinstance(self.metadata, DecisionMetadata) else None
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The words that group it with other memories. Always empty for a record."""
+        return () if isinstance(self.metadata, RecordMetadata) else self.metadata.tags
+
+    @property
+    def source(self) -> str | None:
+        """The source of its text, or None if not given. Always None for a record."""
+        return None if isinstance(self.metadata, RecordMetadata) else self.metadata.source
 
     def _repr_content(self) -> ReprContent:
-        outcome = getattr(self.metadata, "outcome", None)
         ended = None if self.valid_until is None else f"until {self.valid_until:%Y-%m-%d}"
         return ReprContent(
             text=self.content,
-            facts=(f"{self.created_at:%Y-%m-%d}", outcome and outcome.value),
+            facts=(f"{self.created_at:%Y-%m-%d}", self.outcome and self.outcome.value),
             id=self.id,
             html_facts=(self.type.value, self.topic, ended, None if self.origin == "user" else f"from {self.origin}"),
             details=tuple(self._details()),
@@ -374,23 +408,22 @@ class Memory(ReprMixin):
         for name in ("mentions", "evidence"):
             if several := getattr(self, name):
                 yield name, join_texts(several)
-        for one in self.former:
+        for one in self.previous_texts:
             yield f"until {one.until:%Y-%m-%d}", one.content
-        if self.noticed is not None:
-            for field in attrs.fields(Noticed)[:3]:
-                for found in getattr(self.noticed, field.name):
+        if self.warnings is not None:
+            for field in attrs.fields(SaveWarnings)[:3]:
+                for found in getattr(self.warnings, field.name):
                     yield field.name.replace("_", " "), f"{found.id} ({found.probability:.2f})"
 
     def _table_row(self) -> dict[str, Any]:
-        own = self.metadata
         return {
             "id": self.id,
             "type": self.type.value,
             "topic": self.topic,
             "content": self.content,
-            "reasoning": getattr(own, "reasoning", None),
-            "confidence": getattr(own, "confidence", None),
-            "outcome": (outcome := getattr(own, "outcome", None)) and outcome.value,
+            "reasoning": self.reasoning,
+            "confidence": self.confidence,
+            "outcome": self.outcome and self.outcome.value,
             "created_at": self.created_at,
             "updated_at": self.updated_at,
             "valid_until": self.valid_until,
@@ -451,7 +484,7 @@ class Link(ReprMixin):
     _texts: tuple[str, str] | None = attrs.field(default=None, init=False, eq=False)
 
     @property
-    def texts(self) -> tuple[str, str] | None:
+    def endpoint_texts(self) -> tuple[str, str] | None:
         """
         Previews of both memories' contents, or None if the link was read without them.
 
@@ -619,7 +652,7 @@ def from_milliseconds(milliseconds: int) -> datetime:
 
 
 @attrs.frozen(kw_only=True)
-class Maintained:
+class MaintenanceReport:
     """
     Result of `MemoryStore.maintain`.
 

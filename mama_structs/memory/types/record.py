@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, Final
@@ -22,10 +21,10 @@ from mama_structs.memory.types.model import (
     ORIGINS,
     TEXT_SEPARATOR,
     CreatedBy,
-    FormerValue,
     Memory,
     MemoryType,
     Origin,
+    PreviousValue,
     RecordMetadata,
     make_slug,
 )
@@ -33,7 +32,7 @@ from mama_structs.provenance import get_inserted_provenance, least_trusted
 
 RecordPlace = tuple[tuple[str, ...], str]
 """Labels and key that identify a record."""
-RecordPredicate = Callable[["HostRecord"], bool]
+RecordPredicate = Callable[["Record"], bool]
 """Predicate that selects records."""
 
 MAX_VALUE_BYTES: Final = 2**24
@@ -42,7 +41,7 @@ MAX_LABELS: Final = 32
 MAX_LABEL_CHARS: Final = 512
 MAX_KEY_CHARS: Final = 1024
 _MAX_PATH_CHARS: Final = 512
-_MAX_DEPTH: Final = 99
+
 # Maximum length of a percent-encoded key in a note's name. Longer keys are truncated and hashed to fit in a row key.
 _MAX_KEY_CHARS_IN_NAME: Final = 256
 # Separates a shortened key from its hash. Percent-encoded text never contains this character.
@@ -53,7 +52,7 @@ _MAX_SLUG_CHARS: Final = 24
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class HostRecord(ReprMixin):
+class Record(ReprMixin):
     """
     A JSON value that a host stores under labels and a key.
 
@@ -107,18 +106,18 @@ class RecordHit(ReprMixin):
 
     """
 
-    record: HostRecord
+    record: Record
     score: float
     relevance: float
     cosine: float | None = None
 
     def _repr_content(self) -> ReprContent:
-        seen = self.record._repr_content()  # noqa: SLF001 - class of this module
+        seen = self.record._repr_content()
         return seen._replace(facts=(f"relevance {self.relevance:.2f}", *seen.facts))
 
     def _table_row(self) -> dict[str, Any]:
         own = {"score": self.score, "relevance": self.relevance, "cosine": self.cosine}
-        return self.record._table_row() | own  # noqa: SLF001 - class of this module
+        return self.record._table_row() | own
 
 
 @attrs.frozen(field_transformer=bound_field_reprs)
@@ -152,7 +151,7 @@ class NewRecord:
     expires_at: datetime | None = attrs.field(default=None, kw_only=True)
     origin: Origin | None = attrs.field(default=None, kw_only=True)
     created_by: CreatedBy = attrs.field(default="user", kw_only=True)
-    history: bool = attrs.field(default=False, kw_only=True)
+    keep_history: bool = attrs.field(default=False, kw_only=True)
     if_version: int | None = attrs.field(default=None, kw_only=True)
 
 
@@ -215,7 +214,7 @@ def check_new_record(record: object, *, max_text: int, name: str = "record") -> 
     """Validate a `NewRecord`, except for checks that need the store."""
     if not isinstance(record, NewRecord):
         raise InvalidArgument(f"{name} must be a NewRecord, got {type(record).__name__}")
-    size = len(msgspec.json.encode(value := _copy_json(f"{name}.value", record.value)))
+    size = len(msgspec.json.encode(value := _check.check_json(f"{name}.value", record.value)))
     if size > MAX_VALUE_BYTES:
         hint = "keep a large text as a ref, and its handle here"
         raise InvalidArgument(f"{name}.value must be at most {MAX_VALUE_BYTES} bytes of JSON, got {size}", hint=hint)
@@ -231,7 +230,7 @@ def check_new_record(record: object, *, max_text: int, name: str = "record") -> 
         expires_at=None if record.expires_at is None else _check.check_time(f"{name}.expires_at", record.expires_at),
         origin=least_trusted([origin, *([] if inserted is None else [inserted.origin, inserted.trust])]),
         created_by=_check.check_choice(f"{name}.created_by", record.created_by, CREATORS),
-        history=_check.check_bool(f"{name}.history", record.history),
+        history=_check.check_bool(f"{name}.history", record.keep_history),
         if_version=None if record.if_version is None else _check.check_integer(f"{name}.if_version", record.if_version),
     )
 
@@ -242,35 +241,6 @@ def _check_texts(name: str, value: object, max_chars: int) -> tuple[str, ...]:
     if sum(map(len, found)) > MAX_VALUE_BYTES:
         raise InvalidArgument(f"{name} must have at most {MAX_VALUE_BYTES} characters together")
     return tuple(one for one in found if one.strip())
-
-
-def _copy_json(name: str, value: object, depth: int = 0) -> Any:
-    """
-    Return a copy of a JSON value.
-
-    Raise `InvalidArgument` for values that JSON cannot represent.
-    """
-    if depth > _MAX_DEPTH:
-        raise InvalidArgument(f"{name} must be nested at most {_MAX_DEPTH} deep")
-    if isinstance(value, str):
-        _check.check_encodable(name, value)
-        return str(value)
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise InvalidArgument(f"{name} must hold finite numbers alone, got {value}")
-        return float(value)
-    if isinstance(value, Mapping):
-        if any(not isinstance(key, str) for key in value):
-            raise InvalidArgument(f"{name} must be JSON, whose keys are texts")
-        return {_copy_json(f"{name}: a key", key): _copy_json(name, item, depth + 1) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_copy_json(name, item, depth + 1) for item in value]
-    hint = "give plain data; bytes as base64"
-    raise InvalidArgument(f"{name} must be JSON, and holds a {type(value).__name__}", hint=hint)
 
 
 # Location of records
@@ -328,15 +298,15 @@ class _NoteRecord(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     expires_at: datetime | None = None
     origin: Origin = "user"
     created_by: CreatedBy = "user"
-    history: tuple[FormerValue, ...] = ()
+    history: tuple[PreviousValue, ...] = ()
 
 
 @attrs.frozen(eq=False)
 class StoredRecord:
     """A stored record with its history, whether it is stored as a memory or as a note."""
 
-    record: HostRecord
-    history: tuple[FormerValue, ...] = ()
+    record: Record
+    history: tuple[PreviousValue, ...] = ()
     created_by: CreatedBy = "user"
     memory: Memory | None = None
 
@@ -355,7 +325,7 @@ def record_from_memory(memory: Memory) -> StoredRecord:
     own = memory.metadata
     if not isinstance(own, RecordMetadata):
         raise TypeError(f"{memory.id} is no record")
-    record = HostRecord(
+    record = Record(
         labels=own.labels,
         key=own.key,
         value=own.value,
@@ -383,8 +353,8 @@ def check_imported_record(memory: Memory, path: str) -> None:
         raise ValueError(f"`{path}.id` must follow from the record's labels and key")
     if own.version < 1:
         raise ValueError(f"`{path}.metadata.version` must be at least 1")
-    whole = sum(own.lengths) + len(TEXT_SEPARATOR) * (len(own.lengths) - 1)
-    if own.lengths and (min(own.lengths) < 1 or whole != len(memory.content)):
+    whole = sum(own.text_lengths) + len(TEXT_SEPARATOR) * (len(own.text_lengths) - 1)
+    if own.text_lengths and (min(own.text_lengths) < 1 or whole != len(memory.content)):
         raise ValueError(f"`{path}.metadata.lengths` must equal the lengths of the texts in its content")
 
 
@@ -394,8 +364,8 @@ def record_from_note(text: str) -> StoredRecord:
         kept = msgspec.json.decode(text, type=_NoteRecord)
     except (msgspec.MsgspecError, ValueError) as error:
         raise unreadable_record() from error
-    own = {field.name: getattr(kept, field.name) for field in attrs.fields(HostRecord) if hasattr(kept, field.name)}
-    return StoredRecord(HostRecord(**own), kept.history, kept.created_by)
+    own = {field.name: getattr(kept, field.name) for field in attrs.fields(Record) if hasattr(kept, field.name)}
+    return StoredRecord(Record(**own), kept.history, kept.created_by)
 
 
 def unreadable_record() -> StoreDamaged:

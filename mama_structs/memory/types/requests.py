@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ import attrs
 
 from mama_structs._internal import validation as _check
 from mama_structs.errors import InvalidArgument, repr_short
-from mama_structs.memory.types.engine import Direction, Filter
+from mama_structs.memory.types.engine import Direction
 from mama_structs.memory.types.model import (
     CREATORS,
     MAX_ID_CHARS,
@@ -36,6 +37,8 @@ MAX_ITEMS: Final = 1000
 MAX_LINKS: Final = 100
 MAX_REQUEST_ID_CHARS: Final = MAX_ID_CHARS
 MAX_ITEM_CHARS: Final = 10_000
+MAX_EXTRA_KEYS: Final = 64
+MAX_EXTRA_CHARS: Final = 10_000
 _MAX_NAMESPACE_CHARS: Final = 100
 _MAX_NAMESPACE_BYTES: Final = 200
 _MAX_RESULTS: Final = 2**31
@@ -51,6 +54,25 @@ def check_topic(topic: object, name: str = "topic") -> str:
 def check_id(name: str, value: object) -> str:
     """Validate an id and return it in NFC."""
     return unicodedata.normalize("NFC", _check.check_text(name, value, max_chars=MAX_REQUEST_ID_CHARS))
+
+
+def check_memory(name: str, value: object) -> str:
+    """Return the id of a memory that is given as an id, a `Memory`, or a result that contains a memory."""
+    inner = getattr(value, "memory", value)
+    if isinstance(inner, Memory):
+        return inner.id
+    if not isinstance(value, str):
+        rule = "must be a memory or its id, such as a Memory, a Hit or memory.id"
+        raise _check.invalid_argument(name, rule, value)
+    return check_id(name, value)
+
+
+def check_memories(name: str, value: object) -> tuple[str, ...]:
+    """Return the deduplicated ids of one memory or several, each given as for `check_memory`."""
+    if isinstance(value, str) or isinstance(getattr(value, "memory", value), Memory):
+        return (check_memory(name, value),)
+    several = _check.check_items(name, value, item_kind="memories", max_items=MAX_LINKS, item_noun="ids")
+    return tuple(dict.fromkeys(check_memory(f"{name}[{position}]", one) for position, one in enumerate(several)))
 
 
 def check_ids(name: str, value: object) -> tuple[str, ...]:
@@ -87,31 +109,48 @@ OnDuplicate = Literal["keep", "merge"]
 ON_DUPLICATE_CHOICES: Final[tuple[OnDuplicate, ...]] = ("keep", "merge")
 
 _check_texts: Final = partial(_check.check_texts, max_items=MAX_ITEMS, max_chars=MAX_ITEM_CHARS)
+
+
+def check_tags(name: str, value: object) -> tuple[str, ...]:
+    """Return one tag or several as a tuple without duplicates."""
+    return tuple(dict.fromkeys(_check_texts(name, (value,) if isinstance(value, str) else value)))
+
+
+def check_evidence(name: str, value: object) -> tuple[str, ...]:
+    """Return items of evidence as texts. A memory becomes its id, a ref or descriptor its handle."""
+    several = (value,) if isinstance(value, str) else _check.check_items(name, value, max_items=MAX_ITEMS)
+    return _check_texts(name, [_evidence_text(one) for one in several])
+
+
+def _evidence_text(item: object) -> object:
+    inner = getattr(item, "memory", item)
+    return inner.id if isinstance(inner, Memory) else getattr(item, "handle", item)
+
+
 _CHECKS: Final[Mapping[str, Callable[[str, Any], object]]] = {
     "topic": lambda name, value: check_topic(value, name),
-    "decision": _check.check_text,
     "reasoning": partial(_check.check_text, allow_empty=True),
-    "summary": _check.check_text,
     "content": _check.check_text,
     "category": _check.check_text,
     "source": _check.check_text,
+    "extra": lambda name, value: check_extra(value, name),
     "confidence": _check.check_ratio,
-    "supersedes": check_id,
-    "implements": check_ids,
-    "evidence": _check_texts,
+    "supersedes": check_memory,
+    "implements": check_memories,
+    "evidence": lambda name, value: check_evidence(name, value),
     "open_files": _check_texts,
     "next_steps": _check_texts,
-    "tags": _check_texts,
-    "to_id": check_id,
+    "tags": lambda name, value: check_tags(name, value),
+    "to_id": check_memory,
     "relationship": lambda _, value: check_relationship(value),
     "reason": partial(_check.check_text, max_chars=MAX_ITEM_CHARS),
     "created_at": _check.check_time,
     "created_by": partial(_check.check_choice, known=CREATORS),
     "origin": partial(_check.check_choice, known=ORIGINS),
-    "valid_until": _check.check_time,
+    "valid_until": partial(_check.check_time, in_future=True),
     "on_duplicate": partial(_check.check_choice, known=ON_DUPLICATE_CHOICES),
 }
-_LIMITED_BY_SETTINGS: Final = ("decision", "reasoning", "summary", "content", "category", "source")
+_LIMITED_BY_SETTINGS: Final = ("content", "reasoning", "category", "source")
 """Texts whose maximum length is a setting."""
 
 
@@ -149,15 +188,17 @@ class SaveRequest:
     """
 
     type: ClassVar[MemoryType]
-    text: ClassVar[str] = "content"
-    """Name of the argument that becomes the memory's content."""
 
-    topic: str | None = attrs.field(default=None, init=False)
+    content: str
+    topic: str | None = None
     supersedes: str | None = attrs.field(default=None, init=False)
     implements: Sequence[str] = attrs.field(default=(), init=False)
-    links: tuple[LinkRequest, ...] = attrs.field(default=(), init=False, converter=_check_links)
-    evidence: Sequence[str] = attrs.field(default=(), init=False)
-    on_duplicate: OnDuplicate = attrs.field(default="keep", init=False)
+    links: tuple[LinkRequest, ...] = attrs.field(default=(), converter=_check_links)
+    evidence: Sequence[str] = ()
+    tags: Sequence[str] = ()
+    source: str | None = None
+    extra: Mapping[str, Any] | None = None
+    on_duplicate: OnDuplicate = "keep"
     created_at: datetime | None = None
     created_by: CreatedBy = "user"
     origin: Origin | None = None
@@ -168,9 +209,10 @@ class SaveRequest:
         """
         True if an exact duplicate may be merged into the existing memory.
 
-        A save with links, evidence or a creation time contains more than the existing memory, so it is never merged.
+        A save with links, evidence, extra data or a creation time contains more than the existing memory, so it is
+        never merged.
         """
-        says_more = self.supersedes, self.implements, self.links, self.evidence, self.created_at
+        says_more = self.supersedes, self.implements, self.links, self.evidence, self.extra, self.created_at
         return self.on_duplicate == "merge" and not any(says_more)
 
     def memory(self, namespace: str, *, now: datetime, max_content: int) -> Memory:
@@ -179,16 +221,15 @@ class SaveRequest:
             if (text := getattr(self, name, None)) is not None:
                 _check.check_text(name, text, max_chars=max_content, allow_empty=True)
         given = {name: getattr(self, name) for name in attrs.fields_dict(type(self))}
+        given["tags"], given["extra"] = tuple(self.tags), {} if self.extra is None else self.extra
         metadata = METADATA_TYPES[self.type]
         created = self.created_at or _check.check_time("created_at", now)
-        content = given[self.text]
         origin = self.origin or ("model" if self.created_by == "llm" else "user")
+        title = self.topic if self.type is MemoryType.DECISION and self.topic is not None else self.content
         return Memory(
-            id=new_id(
-                self.type, given["topic"] if self.type is MemoryType.DECISION else content[:_MAX_TITLE_CHARS], created
-            ),
+            id=new_id(self.type, title[:_MAX_TITLE_CHARS], created),
             type=self.type,
-            content=content,
+            content=self.content,
             topic=self.topic,
             metadata=metadata(**{name: given[name] for name in attrs.fields_dict(metadata) if name in given}),
             evidence=tuple(self.evidence),
@@ -206,30 +247,24 @@ class DecisionRequest(SaveRequest):
     """Arguments of `MemoryStore.save_decision`."""
 
     type = MemoryType.DECISION
-    text = "decision"
 
     topic: str
-    decision: str
     reasoning: str
     confidence: float = 0.7
     supersedes: str | None = None
     implements: Sequence[str] = ()
-    links: tuple[LinkRequest, ...] = attrs.field(default=(), converter=_check_links)
-    evidence: Sequence[str] = ()
-    on_duplicate: OnDuplicate = "keep"
 
 
 @attrs.frozen(kw_only=True, field_transformer=_add_checks)
 class CheckpointRequest(SaveRequest):
-    """Arguments of `MemoryStore.save_checkpoint`."""
+    """Arguments of `MemoryStore.save_checkpoint`. Checkpoints have no duplicates."""
 
     type = MemoryType.CHECKPOINT
-    text = "summary"
 
-    summary: str
     open_files: Sequence[str] = ()
     next_steps: Sequence[str] = ()
     implements: Sequence[str] = ()
+    on_duplicate: OnDuplicate = attrs.field(default="keep", init=False)
 
 
 @attrs.frozen(kw_only=True, field_transformer=_add_checks)
@@ -238,12 +273,7 @@ class InsightRequest(SaveRequest):
 
     type = MemoryType.INSIGHT
 
-    content: str
     category: str | None = None
-    tags: Sequence[str] = ()
-    source: str | None = None
-    links: tuple[LinkRequest, ...] = attrs.field(default=(), converter=_check_links)
-    on_duplicate: OnDuplicate = "keep"
 
 
 @attrs.frozen(kw_only=True, field_transformer=_add_checks)
@@ -252,26 +282,35 @@ class ContextRequest(SaveRequest):
 
     type = MemoryType.CONTEXT
 
-    content: str
-    topic: str | None = None
-    source: str | None = None
-    on_duplicate: OnDuplicate = "keep"
 
-
+TEXT_REQUESTS: Final[Mapping[str, type[InsightRequest | ContextRequest]]] = {
+    MemoryType.INSIGHT.value: InsightRequest,
+    MemoryType.CONTEXT.value: ContextRequest,
+}
+"""The requests of the types that `MemoryStore.save` accepts."""
 _REQUEST_BY_TYPE: Final = {
     form.type: form for form in (DecisionRequest, CheckpointRequest, InsightRequest, ContextRequest)
 }
 
 
-def parse_request(record: object) -> SaveRequest:
-    """Validate a record of `MemoryStore.save_many` and return its request."""
-    if not isinstance(record, Mapping):
-        raise InvalidArgument(f"a record must be a mapping, got {type(record).__name__}")
-    unknown = [name for name in record if not isinstance(name, str) or not name.isidentifier()]
+def parse_request(item: object, *, now: datetime) -> SaveRequest:
+    """
+    Validate an item of `MemoryStore.save_many` and return its request. A text becomes an insight.
+
+    A timedelta is relative to *now*.
+    """
+    if isinstance(item, str):
+        return InsightRequest(content=item)
+    if not isinstance(item, Mapping):
+        raise InvalidArgument(f"an item must be a text or a mapping, got {type(item).__name__}")
+    unknown = [name for name in item if not isinstance(name, str) or not name.isidentifier()]
     if unknown:
-        raise InvalidArgument(f"a record has no argument {repr_short(unknown[0])}")
-    given = dict(record)
-    kind = _check.check_choice("type", given.pop("type", None), _REQUEST_BY_TYPE)
+        raise InvalidArgument(f"an item has no argument {repr_short(unknown[0])}")
+    given = dict(item)
+    for name, in_future in (("created_at", False), ("valid_until", True)):
+        if given.get(name) is not None:
+            given[name] = _check.check_time(name, given[name], now=now, in_future=in_future)
+    kind = _check.check_choice("type", given.pop("type", MemoryType.INSIGHT), _REQUEST_BY_TYPE)
     try:
         return _REQUEST_BY_TYPE[kind](**given)
     except TypeError as error:
@@ -294,7 +333,7 @@ class TraversalRequest:
     @classmethod
     def checked(
         cls,
-        start_id: object,
+        memory: object,
         *,
         link_types: object,
         max_depth: object,
@@ -304,63 +343,32 @@ class TraversalRequest:
     ) -> TraversalRequest:
         """Validate the arguments."""
         return cls(
-            start=check_id("start_id", start_id),
+            start=check_memory("memory", memory),
             types=None if link_types is None else check_link_types(link_types),
             max_depth=check_limit(max_depth, name="max_depth"),
             direction=_check.check_choice("direction", direction, DIRECTIONS),
             min_strength=_check.check_ratio("min_strength", min_strength),
-            limit=check_limit(limit),
+            limit=_MAX_RESULTS if limit is None else check_limit(limit),
         )
+
+
+def check_extra(value: object, name: str = "extra") -> dict[str, Any]:
+    """Validate the host's JSON mapping of a memory and return a copy."""
+    if not isinstance(value, Mapping):
+        raise InvalidArgument(f"{name} must be a mapping, got {type(value).__name__}", hint="give JSON data by name")
+    if len(value) > MAX_EXTRA_KEYS:
+        raise InvalidArgument(f"{name} must have at most {MAX_EXTRA_KEYS} keys, got {len(value)}")
+    copied: dict[str, Any] = _check.check_json(name, value)
+    size = len(json.dumps(copied, ensure_ascii=False))
+    if size > MAX_EXTRA_CHARS:
+        hint = "store large values in session.records, and their key here"
+        raise InvalidArgument(f"{name} must have at most {MAX_EXTRA_CHARS} characters of JSON, got {size}", hint=hint)
+    return copied
 
 
 def prefix_error(name: str, error: InvalidArgument) -> InvalidArgument:
     """Return the error with a prefix that names the invalid item."""
     return InvalidArgument(f"{name}: {error.args[0]}", hint=error.hint)
-
-
-def check_filter(
-    *,
-    types: object = None,
-    topic: object = None,
-    since: object = None,
-    until: object = None,
-    mentions: object = None,
-    origins: object = None,
-    trust: object = None,
-) -> Filter:
-    """Validate filter arguments and return the filter. None means no condition."""
-    return Filter(
-        types=None if types is None else _check_types(types),
-        topic=None if topic is None else check_topic(topic),
-        since=None if since is None else _check.check_time("since", since),
-        until=None if until is None else _check.check_time("until", until),
-        mentions=None if mentions is None else _check_mentions(mentions),
-        origins=None if origins is None else _check_origins(origins),
-        trust=None if trust is None else _check.check_choice("trust", trust, ORIGINS),
-    )
-
-
-def _check_types(value: object) -> frozenset[MemoryType]:
-    several = [value] if isinstance(value, str) else _check.check_items("types", value, item_kind="types")
-    found = frozenset(_check.check_choice("types", one, MemoryType) for one in several)
-    if not found:
-        raise InvalidArgument("types must name at least one type", hint="leave it out to mean all")
-    return found
-
-
-def _check_origins(value: object) -> frozenset[Origin]:
-    several = [value] if isinstance(value, str) else _check.check_items("origins", value, item_kind="origins")
-    found = frozenset(_check.check_choice("origins", one, ORIGINS) for one in several)
-    if not found:
-        raise InvalidArgument("origins must name at least one origin", hint="leave it out to mean all")
-    return found
-
-
-def _check_mentions(value: object) -> frozenset[str]:
-    found = frozenset(check_ids("mentions", [value] if isinstance(value, str) else value))
-    if not found:
-        raise InvalidArgument("mentions must name at least one id", hint="leave it out to mean any")
-    return found
 
 
 def check_link_types(value: object) -> frozenset[LinkType]:

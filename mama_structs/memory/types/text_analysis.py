@@ -256,10 +256,10 @@ def embedded_text(memory: Memory) -> str:
 
 def embedded_texts(memory: Memory) -> list[str]:
     """Return the texts to embed separately. Only records can have several."""
-    if not isinstance(memory.metadata, RecordMetadata) or not memory.metadata.lengths:
+    if not isinstance(memory.metadata, RecordMetadata) or not memory.metadata.text_lengths:
         return [embedded_text(memory)]
     texts, begin = [], 0
-    for length in memory.metadata.lengths:
+    for length in memory.metadata.text_lengths:
         texts.append(memory.content[begin : begin + min(length, MAX_EMBEDDED_CHARS)])
         begin += length + len(TEXT_SEPARATOR)
     return texts

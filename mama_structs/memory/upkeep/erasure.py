@@ -1,5 +1,5 @@
 """
-Erasure (`forget`) of memories, their texts and derived data (DESIGN section 6a).
+Erasure of memories, their texts and derived data (DESIGN section 6a).
 
 The plan of an erasure is stored in a note before the erasure starts. After a crash another process can finish it.
 The note contains memory ids, which are derived from text. So they are deleted before erased data is removed from disk.
@@ -21,14 +21,14 @@ import numpy as np
 
 from mama_structs._internal import validation as _check
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.graph.results import Forgotten
+from mama_structs.memory.graph.results import ErasureReport
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.types.codec import MemoryRecord, from_memory_record, to_memory_record
 from mama_structs.memory.types.engine import (
     SYSTEM_CREATOR_INDEX,
     Direction,
     Engine,
-    Filter,
+    EngineFilter,
     ProgressCallback,
     Reader,
     Writer,
@@ -103,20 +103,28 @@ _read_pending: Final = msgspec.json.Decoder(_PendingErasure).decode
 
 
 @attrs.frozen(kw_only=True)
-class ForgetRequest:
+class EraseRequest:
     """Criteria that select the memories to erase. A memory must match all criteria that are set."""
 
-    ids: tuple[str, ...] | None
-    about: str | None
-    source: str | None
-    before: datetime | None
+    ids: tuple[str, ...] | None = None
+    where: EngineFilter = attrs.field(factory=EngineFilter)
+    about: str | None = None
+    source: str | None = None
 
     @classmethod
-    def checked(cls, ids: object, about: object, source: object, before: object) -> ForgetRequest:
+    def checked(cls, *, ids: object, about: object, source: object, before: datetime | None) -> EraseRequest:
         """
-        Return a validated request.
+        Return a validated request of a tool.
 
-        Raise `InvalidArgument` if no criterion is set, because such a request would select all memories.
+        Args:
+            ids: Ids of memories.
+            about: A mention or a topic, matched exactly, without a search.
+            source: A source of memories, or an item of evidence; a handle with or without its version.
+            before: Only memories that were created before this time.
+
+        Raises:
+            InvalidArgument: No criterion is set, because such a request would select all memories.
+
         """
         if ids is about is source is before is None:
             raise InvalidArgument(
@@ -126,39 +134,39 @@ class ForgetRequest:
             check_topic(about, "about")
         return cls(
             ids=None if ids is None else check_ids("ids", [ids] if isinstance(ids, str) else ids),
+            where=EngineFilter(until=before),
             about=None if about is None else check_id("about", about),
             source=None if source is None else _check.check_text("source", source),
-            before=None if before is None else _check.check_time("before", before),
         )
 
     def candidates(self, reader: Reader) -> list[str]:
         """Return the ids of the memories that match all criteria except the source."""
-        found = np.sort(reader.window(Filter(until=self.before)))
+        found = np.sort(reader.window(self.where))
         if self.ids is not None:
             found = np.intersect1d(found, [saving.require_node(reader, memory_id) for memory_id in self.ids])
         if self.about is not None:
-            topic, mention = Filter(topic=self.about), Filter(mentions=frozenset({self.about}))
+            topic, mention = EngineFilter(topic=self.about), EngineFilter(mentions=frozenset({self.about}))
             found = np.intersect1d(found, np.union1d(reader.window(topic), reader.window(mention)))
         return reader.ids(found)
 
     def has_source(self, memory: Memory) -> bool:
         """Return True if the memory's metadata or evidence names the requested source, or if no source is requested."""
-        if self.source is None or getattr(memory.metadata, "source", None) == self.source:
+        if self.source is None or memory.source == self.source:
             return True
         kept = [one.source for item in memory.evidence if (one := parse_stored_evidence(item)) is not None]
         # A handle of a ref matches with or without its version ("@...").
         return self.source in {*memory.evidence, *kept, *(source.partition("@")[0] for source in kept)}
 
 
-async def forget(
+async def erase_memories(
     engine: Engine,
-    request: ForgetRequest,
+    request: EraseRequest,
     candidate_ids: Sequence[str],
     erase_texts: EraseTexts,
     *,
     dry_run: bool,
     progress: ProgressCallback | None,
-) -> Forgotten:
+) -> ErasureReport:
     """
     Erase the candidates that match the request. A dry run only counts them.
 
@@ -173,7 +181,7 @@ async def forget(
     """
     if request.source is not None:
         candidate_ids = [one.id async for one in _iter_memories(engine, candidate_ids) if request.has_source(one)]
-    reasons = [one async for page in read_in_pages(engine.read, candidate_ids, _find_reasons) for one in page]
+    reasons = [one async for page in read_in_pages(engine.read, candidate_ids, find_outcome_reasons) for one in page]
     ids = tuple(dict.fromkeys([*candidate_ids, *reasons]))
     kinds: Counter[str] = Counter()
     digests: dict[str, None] = {}
@@ -181,7 +189,9 @@ async def forget(
         kinds[memory.type.value] += 1
         digests.update(dict.fromkeys(evidence_digests(memory.evidence)))
     if not ids:
-        return Forgotten(dry_run=True) if dry_run else Forgotten(pending=await resume_erasure(engine, erase_texts))
+        return (
+            ErasureReport(dry_run=True) if dry_run else ErasureReport(pending=await resume_erasure(engine, erase_texts))
+        )
     naming = await _find_mentioning(engine, ids)
     if dry_run:
         counted = await engine.read(lambda reader: _count_links(reader, ids))
@@ -190,11 +200,11 @@ async def forget(
         }
         own = digests.keys() - kept
         refs, held = await erase_texts(ErasureSet(frozenset(own), frozenset(_group_by_end(ids))), dry_run=True)
-        return Forgotten(
+        return ErasureReport(
             memories=dict(kinds),
             links=counted,
-            mended=len(naming),
-            texts=len(own),
+            updated_memories=len(naming),
+            evidence_texts=len(own),
             refs=refs,
             pending=held,
             dry_run=True,
@@ -204,7 +214,9 @@ async def forget(
     await engine.write(lambda writer: _write_note(writer, name, left))
     links, texts, refs, held = await _run_erasure(engine, name, left, erase_texts, progress)
     held += await engine.erase(wait=DISK_WAIT_SECONDS)
-    return Forgotten(memories=dict(kinds), links=links, mended=len(naming), texts=texts, refs=refs, pending=held)
+    return ErasureReport(
+        memories=dict(kinds), links=links, updated_memories=len(naming), evidence_texts=texts, refs=refs, pending=held
+    )
 
 
 async def resume_erasure(engine: Engine, erase_texts: EraseTexts) -> tuple[str, ...]:
@@ -293,7 +305,7 @@ async def _other_evidence_memories(engine: Engine, ids: Collection[str]) -> list
     return [memory async for memory in _iter_memories(engine, others) if evidence_digests(memory.evidence)]
 
 
-def _find_reasons(reader: Reader, nodes: list[int]) -> list[str]:
+def find_outcome_reasons(reader: Reader, nodes: list[int]) -> list[str]:
     """Return the ids of the memories that contain the outcome reasons of the given decisions."""
     links = [link for own in reader.links_of_many(nodes, "in") for link in own]
     told = [link.from_id for link in links if link.metadata.original_relationship == OUTCOME_OF_WORD]

@@ -33,22 +33,22 @@ from mama_structs._internal.event_loop import run_in_own_thread
 from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreDamaged, StoreError
 from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.protocol import are_unit_vectors, normalize_rows
-from mama_structs.memory.graph.results import Imported
+from mama_structs.memory.graph.results import JsonlImport
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.types import codec
-from mama_structs.memory.types.codec import MemoryRecord, from_memory_record, vectors_to_bytes
-from mama_structs.memory.types.engine import EmbedderRecord, Engine, Filter, Reader, Writer, write_in_transactions
+from mama_structs.memory.types.codec import STORED_NAMES, MemoryRecord, from_memory_record, vectors_to_bytes
+from mama_structs.memory.types.engine import EmbedderRecord, Engine, EngineFilter, Reader, Writer, write_in_transactions
 from mama_structs.memory.types.model import (
     MAX_STORED_TEXT_BYTES,
     METADATA_TYPES,
     ORIGINS,
-    FormerText,
-    FormerValue,
     Link,
     LinkMetadata,
     Memory,
     MemoryType,
     OutcomeChange,
+    PreviousText,
+    PreviousValue,
     evidence_digests,
     find_id_problem,
     find_name_problem,
@@ -135,8 +135,8 @@ _text_decoder: Final = msgspec.json.Decoder(TextLine)
 _link_decoder: Final = msgspec.json.Decoder(Link)
 _keys_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _field_names: Final[Mapping[type, frozenset[str]]] = {
-    form: frozenset(field.name for field in attrs.fields(form))
-    for form in (Memory, FormerText, *METADATA_TYPES.values(), OutcomeChange, FormerValue, Link, LinkMetadata)
+    form: frozenset(STORED_NAMES.get(field.name, field.name) for field in attrs.fields(form))
+    for form in (Memory, PreviousText, *METADATA_TYPES.values(), OutcomeChange, PreviousValue, Link, LinkMetadata)
 }
 
 
@@ -180,7 +180,9 @@ def read_export_embedder(path: Path) -> EmbedderRecord:
         return _ExportFile.open(path, stack).header.embedder
 
 
-async def import_jsonl(engine: Engine, embedding: EmbeddingService, path: Path, progress: Progress | None) -> Imported:
+async def import_jsonl(
+    engine: Engine, embedding: EmbeddingService, path: Path, progress: Progress | None
+) -> JsonlImport:
     """Validate every line of an export, then import it. Existing memories that are identical are not written again."""
     with contextlib.ExitStack() as stack:
         file = await run_in_own_thread(lambda: _ExportFile.open(path, stack))
@@ -430,7 +432,7 @@ class _Import:
     # Ids of memories in later lines that memories in earlier lines use as evidence.
     awaited_evidence: set[str] = attrs.field(factory=set, init=False)
 
-    async def run(self) -> Imported:
+    async def run(self) -> JsonlImport:
         await self._check()
         as_they_are = self.file.header.embedder == self.engine.embedder
         self.made_by = self.file.header.embedder if as_they_are else embedder_record(self.embedding.embedder)
@@ -443,7 +445,7 @@ class _Import:
                 done.update(await self._store_chunk(records, contents))
                 self._report_progress(done["added"] + done["known"])
         done["dropped_links"] += sum(map(len, self.waiting.values()))
-        return Imported(**done, embedded=0 if as_they_are else done["added"])
+        return JsonlImport(**done, embedded=0 if as_they_are else done["added"])
 
     async def _check(self) -> None:
         """Validate every line, and compare it with the store."""
@@ -601,7 +603,7 @@ class _Import:
     def _lower_users(self, writer: Writer, memory: Memory) -> None:
         """Lower the trust of earlier imported memories that use the new memory as evidence."""
         if memory.id in self.awaited_evidence:
-            for node in writer.window(Filter(evidence=frozenset({memory.id}))).tolist():
+            for node in writer.window(EngineFilter(evidence=frozenset({memory.id}))).tolist():
                 saving.lower_trust(writer, node, memory.trust)
         named = [item for item in memory.evidence if is_id(item) and item in self.ids]
         found = writer.find_many(named) if named else []
@@ -742,7 +744,8 @@ def _validate_fields(value: T, path: str) -> T:
     changed = {}
     for name, rule in _validators_by_type[type(value)]:
         given = getattr(value, name)
-        if given is not None and (found := rule(given, f"{path}.{name}")) is not given:
+        stored = STORED_NAMES.get(name, name)
+        if given is not None and (found := rule(given, f"{path}.{stored}")) is not given:
             changed[name] = found
     return attrs.evolve(value, **changed) if changed else value  # type: ignore[misc]  # of an attrs class
 
@@ -850,11 +853,11 @@ FIELD_VALIDATORS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "updated_at": _check_time,
     "valid_until": _check_time,
     "until": _check_time,
-    "repeats": _check_times,
-    "former": _validate_each,
+    "repeated_at": _check_times,
+    "previous_texts": _validate_each,
 }
 """Validators by field name. Fields of memories and links without one accept any value."""
 _validators_by_type: Final = {
-    form: [(name, rule) for name, rule in FIELD_VALIDATORS.items() if name in names]
+    form: [(name, rule) for name, rule in FIELD_VALIDATORS.items() if STORED_NAMES.get(name, name) in names]
     for form, names in _field_names.items()
 }

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from mama_structs._internal.offload import InputSize, run_inline_or_in_thread
-from mama_structs.errors import StoreDamaged, StoreDiffers
+from mama_structs.errors import StoreDamaged, StoreMismatch
 from mama_structs.memory.types.codec import vectors_from_bytes, vectors_to_bytes
 from mama_structs.memory.types.engine import Engine, NewMemory, Reader, Writer, write_in_transactions
 from mama_structs.memory.types.model import Link
@@ -59,7 +59,7 @@ def raise_store_differs(namespace: str, what: str, ids: Sequence[str], *, hint: 
     named = ", ".join(f"{one!r:.100}" for one in ids[:MAX_MESSAGE_IDS]) + (
         f" and {len(ids) - MAX_MESSAGE_IDS} more" * (len(ids) > MAX_MESSAGE_IDS)
     )
-    raise StoreDiffers(
+    raise StoreMismatch(
         f"the namespace {namespace!r:.80} of the copy {what}{': ' * bool(ids)}{named}",
         namespace=namespace,
         ids=tuple(ids[:MAX_ERROR_IDS]),

@@ -15,14 +15,14 @@ from mama_structs._internal import validation as _check
 from mama_structs._internal.event_loop import LoopGuard
 from mama_structs.errors import SessionClosed
 from mama_structs.memory.embedding.batch_service import EmbeddingService
-from mama_structs.memory.graph.results import Reached
+from mama_structs.memory.graph.results import TraversedMemory
 from mama_structs.memory.graph.traversal import TraversalCache
 from mama_structs.memory.save.automatic_links import LinkingContext
 from mama_structs.memory.save.judge_runner import JudgeRunner
 from mama_structs.memory.search.reranker_runner import RerankerRunner
 from mama_structs.memory.types.engine import EmbedderRecord, Engine, Reader, Writer, embedder_mismatch
 from mama_structs.memory.types.model import from_milliseconds
-from mama_structs.memory.upkeep import erasure as forgetting
+from mama_structs.memory.upkeep import erasure
 from mama_structs.memory.upkeep.erasure import EraseTexts
 from mama_structs.memory.upkeep.maintenance import embedder_record
 from mama_structs.settings import MemorySettings
@@ -42,9 +42,9 @@ class NamespaceServices:
     reranker_runner: RerankerRunner | None = attrs.field(default=None, kw_only=True)
     judge_runner: JudgeRunner | None = attrs.field(default=None, kw_only=True)
     find_mentions: Callable[[str], Sequence[str]] = attrs.field(default=lambda _text: (), kw_only=True)
-    erase_texts: EraseTexts = attrs.field(default=forgetting.erase_no_texts, kw_only=True)
+    erase_texts: EraseTexts = attrs.field(default=erasure.erase_no_texts, kw_only=True)
     clock: Callable[[], float] = attrs.field(default=time.time, kw_only=True)
-    cache: TraversalCache[list[Reached]] = attrs.field(init=False)
+    cache: TraversalCache[list[TraversedMemory]] = attrs.field(init=False)
     record: EmbedderRecord = attrs.field(init=False)
     # The embedder to which `reembed` is switching, None at other times.
     next_embedder_record: EmbedderRecord | None = attrs.field(default=None, init=False)
@@ -57,7 +57,9 @@ class NamespaceServices:
 
     def _use(self, embedding: EmbeddingService) -> None:
         self.embedding, self.record = embedding, embedder_record(embedding.embedder)
-        self.cache = TraversalCache(entries=self.settings.traversal_entries, ttl=self.settings.traversal_ttl)
+        self.cache = TraversalCache(
+            entries=self.settings.traversal_cache_entries, ttl=self.settings.traversal_cache_ttl
+        )
 
     @property
     def linking(self) -> LinkingContext:
@@ -69,9 +71,9 @@ class NamespaceServices:
         """The current time."""
         return from_milliseconds(int(self.clock() * 1000))
 
-    def resolve_time(self, name: str, value: datetime | None) -> datetime:
+    def resolve_time(self, name: str, value: object) -> datetime:
         """Return *value* as a validated time, or the current time if *value* is None."""
-        return self.now if value is None else _check.check_time(name, value)
+        return self.now if value is None else _check.check_time(name, value, now=self.now)
 
     def check(self) -> None:
         """Raise an error if the store is closed, or if the caller runs in another event loop."""

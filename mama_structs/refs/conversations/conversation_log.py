@@ -622,7 +622,7 @@ def _parse_content(row: bytes | DamagedRow | None, digest: str, mime_type: str) 
     if not isinstance(row, bytes):
         return "its text is missing" if row is None else row.reason
     try:
-        content = Content.of(row.decode()) if mime_type == TEXT_MIME_TYPE else Content.of_bytes(row, mime_type)
+        content = Content.from_text(row.decode()) if mime_type == TEXT_MIME_TYPE else Content.from_bytes(row, mime_type)
     except ValueError:
         return "its text is no UTF-8"
     return content if content.hash == digest else "its text is another"

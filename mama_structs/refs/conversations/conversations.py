@@ -62,13 +62,13 @@ def list_conversations(
         info = ConversationInfo(
             name=start.name,
             created_at=start.created_at,
-            used_at=_read_last_use(rows, start),
-            handles=len(held),
+            last_used_at=_read_last_use(rows, start),
+            handle_count=len(held),
             bytes=sum(sizes.get(f"{TEXT_PREFIX}{digest}", 0) for digest in set(held.values())),
             is_open=is_open(start.key),
         )
         found.append(info)
-    return tuple(sorted(found, key=lambda info: info.used_at or info.created_at, reverse=True))
+    return tuple(sorted(found, key=lambda info: info.last_used_at or info.created_at, reverse=True))
 
 
 def list_keys(rows: Snapshot, namespace: str) -> list[ConversationKey]:

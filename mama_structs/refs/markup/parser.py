@@ -105,7 +105,7 @@ _NOTE_KINDS: Final = frozenset({"nested", "new_version"})
 
 
 @attrs.frozen(field_transformer=bound_field_reprs)
-class Text:
+class PlainText:
     """Text outside of refs, unchanged; never empty."""
 
     text: str
@@ -140,7 +140,7 @@ class RefEnd:
     """
 
     id: str
-    complete: bool
+    is_complete: bool
     position: int = attrs.field(default=0, kw_only=True, eq=False)
 
 
@@ -159,7 +159,7 @@ class Diagnostic:
         return self.kind in _NOTE_KINDS
 
 
-Event = Text | RefStart | RefText | RefEnd | Diagnostic
+Event = PlainText | RefStart | RefText | RefEnd | Diagnostic
 
 
 # Tags
@@ -405,9 +405,9 @@ class RefParser:
                 if "`" not in seen and "~" not in seen:
                     if self._context or "\n" in chunk:
                         self._context = _find_line_start(seen, len(seen))
-                    return [Text(chunk)]
+                    return [PlainText(chunk)]
             elif not self._context and type(self._open_code) is Fence and "\n" not in chunk:
-                return [Text(chunk)]
+                return [PlainText(chunk)]
         return self._scan(chunk, final=False)
 
     def close(self) -> list[Event]:
@@ -422,7 +422,7 @@ class RefParser:
             message = f"ref {ref_id!r} was not closed with </ref>, and is incomplete: to go on write {more}"
             events += (
                 Diagnostic("unclosed", ref_id, position, message),
-                RefEnd(ref_id, complete=False, position=self._position + 1),
+                RefEnd(ref_id, is_complete=False, position=self._position + 1),
             )
         return events
 
@@ -520,7 +520,7 @@ class RefParser:
             self._report(_make_diagnostic("nested", tag.id, message=message), at)
         self._events.append(RefStart(tag.id, tag.attributes, position=self._compute_position(at)))
         if tag.is_empty:
-            self._events.append(RefEnd(tag.id, complete=True, position=self._compute_position(tag.end)))
+            self._events.append(RefEnd(tag.id, is_complete=True, position=self._compute_position(tag.end)))
         else:
             self._open_refs.append((tag.id, self._compute_position(at)))
         self._emitted_until = tag.end
@@ -530,7 +530,9 @@ class RefParser:
             self._too_deep_count -= 1
         elif self._open_refs:
             self._emit(at)
-            self._events.append(RefEnd(self._open_refs.pop()[0], complete=True, position=self._compute_position(end)))
+            self._events.append(
+                RefEnd(self._open_refs.pop()[0], is_complete=True, position=self._compute_position(end))
+            )
             self._emitted_until = end
         else:
             message = "no ref is open here, so this closing tag was left as text: write &lt;/ref> to show one"
@@ -563,7 +565,7 @@ class RefParser:
         """Emit the text before an index."""
         if end > self._emitted_until:
             text = self._text[self._emitted_until : end]
-            self._events.append(RefText(text) if self._open_refs else Text(text))
+            self._events.append(RefText(text) if self._open_refs else PlainText(text))
             self._emitted_until = end
 
     def _buffer_rest(self, *, before: str = "", held: int | None = None) -> int:

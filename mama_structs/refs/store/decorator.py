@@ -73,7 +73,7 @@ def shorten_to_budget(
     """Shorten a tool's result. If that fails, return the complete result, so that it is not lost."""
     for keeping in (True, False) if keeps else (False,):
         try:
-            return store.within(result, store.budget if budget is None else budget, keeps=keeping, **options)
+            return store._within(result, store._budget if budget is None else budget, keeps=keeping, **options)
         except Exception as error:  # noqa: BLE001 - see below
             # Shortening may fail, because it runs code of the result's objects, and the disk may be unavailable.
             how = " with handles" if keeping else ""

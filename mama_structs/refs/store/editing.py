@@ -71,14 +71,14 @@ def append_revision(ref: Ref, more: Revision) -> Revision:
     """
     said = {**ref.attributes, **more.attributes}
     own = parse_enclosing_fence(more.text)
-    if not ref.complete and own is None:
+    if not ref.is_complete and own is None:
         provenance = ref.provenance.merge_with(more.provenance)
         return Revision(f"{ref.text}{more.text}", said, more.complete, provenance=provenance)
     keeps = more.attributes.get("fence", "").lower() == "keep"
     added = more.text if own is None or keeps else own.text
     body = ref.body.text
     line_break = "\r\n" if "\r\n" in body else "\n"
-    between = line_break if ref.complete and body and added and not body.endswith("\n") else ""
+    between = line_break if ref.is_complete and body and added and not body.endswith("\n") else ""
     return Revision.from_body(f"{body}{between}{added}", ref, said, author=more.provenance, complete=more.complete)
 
 
@@ -88,7 +88,7 @@ def is_unchanged(ref: Ref, other: Ref) -> bool:
 
     The authors are not compared.
     """
-    if ref.body != other.body or ref.complete != other.complete:
+    if ref.body != other.body or ref.is_complete != other.is_complete:
         return False
     known = {"lang": ref.language, "language": ref.language, **ref.attributes}
     said = {**other.attributes, **({"lang": other.language} if other.language else {})}
@@ -107,7 +107,7 @@ def replace_text(entry: Ref, old: str, new: str, *, author: Provenance) -> Revis
         InvalidParameter: *old* does not occur exactly once, or an argument is not text.
 
     """
-    handle, body = entry.versioned, entry.body.text
+    handle, body = entry.versioned_handle, entry.body.text
     for name, value in (("old", old), ("new", new)):
         if not isinstance(value, str):
             raise InvalidParameter(f"{name} must be text, got {type(value).__name__}", parameter=name, handle=handle)
@@ -124,7 +124,7 @@ def replace_text(entry: Ref, old: str, new: str, *, author: Provenance) -> Revis
     places = list(islice(_find_offsets(body, old), _MAX_CANDIDATES + 1))
     if len(places) == 1:
         changed = f"{body[: places[0]]}{new}{body[places[0] + len(old) :]}"
-        return Revision.from_body(changed, entry, entry.attributes, author=author, complete=entry.complete)
+        return Revision.from_body(changed, entry, entry.attributes, author=author, complete=entry.is_complete)
     raise _ambiguous_text_error(handle, entry.body, places) if places else _missing_text_error(handle, entry.body, old)
 
 
@@ -187,4 +187,4 @@ def _format_lines(body: Content, numbers: Iterable[int]) -> tuple[str, ...]:
 def make_unified_diff(before: Entry, after: Entry) -> str:
     """Return a unified diff between two bodies, or "" if they are equal."""
     old, new = (entry.body.text.split("\n") for entry in (before, after))
-    return "\n".join(difflib.unified_diff(old, new, before.versioned, after.versioned, lineterm=""))
+    return "\n".join(difflib.unified_diff(old, new, before.versioned_handle, after.versioned_handle, lineterm=""))

@@ -162,11 +162,11 @@ class Ref(_StoredText):
     id: str
     version: int
     attributes: Mapping[str, str] = attrs.field(factory=dict)
-    complete: bool = True
+    is_complete: bool = True
 
     def _repr_content(self) -> ReprContent:
-        state = None if self.complete else "never closed"
-        return ReprContent(text=self.body.text, facts=(self.category, *self._counts, state), id=self.versioned)
+        state = None if self.is_complete else "never closed"
+        return ReprContent(text=self.body.text, facts=(self.category, *self._counts, state), id=self.versioned_handle)
 
     @property
     def body(self) -> Content:
@@ -189,7 +189,7 @@ class Ref(_StoredText):
         return str(RefHandle(self.id))
 
     @property
-    def versioned(self) -> str:
+    def versioned_handle(self) -> str:
         """``ref:<id>@<version>``: this version, even if a newer one exists."""
         return str(RefHandle(self.id, self.version))
 
@@ -274,7 +274,7 @@ class Descriptor(_StoredText):
         return str(FdHandle(self.number))
 
     @property
-    def versioned(self) -> str:
+    def versioned_handle(self) -> str:
         """Same as `handle`, because a descriptor has no versions."""
         return self.handle
 
@@ -504,7 +504,7 @@ class Entries:
         """
         handle = parse_handle(text)
         known = self.versions(handle.id) if isinstance(handle, RefHandle) and handle.version is None else ()
-        return known or (self.find(handle).versioned,)
+        return known or (self.find(handle).versioned_handle,)
 
     def _iter_newest_first(self, ref_id: str) -> Iterator[str]:
         """Yield the handles of all versions of a ref that were not deleted, newest first."""
@@ -535,7 +535,7 @@ class Entries:
             if erasure.includes(one) or (
                 isinstance(one, Descriptor) and one.source.removeprefix(EXTRACT_SOURCE_PREFIX) in going
             ):
-                going[one.versioned] = one
+                going[one.versioned_handle] = one
         return tuple(going.values())
 
     def _find_slot(self, handle: Handle) -> Slot | None:

@@ -29,8 +29,8 @@ import attrs
 
 from mama_structs.errors import (
     DescriptorError,
-    DiskFull,
     ExportDenied,
+    ExportDiskFull,
     ExportError,
     ExportExists,
     ExportMissing,
@@ -128,7 +128,7 @@ class FileResult:
 
 # Sets of operating system error numbers, each with the error class to raise, its message and its hint.
 _ERRNO_ERRORS: Final = (
-    (_NO_SPACE_ERRNOS, DiskFull, "there is no room for {}: {}", "the file is as it was; free some space first"),
+    (_NO_SPACE_ERRNOS, ExportDiskFull, "there is no room for {}: {}", "the file is as it was; free some space first"),
     (_PERMISSION_ERRNOS, ExportDenied, "{} may not be written: {}", "choose another file or directory"),
     (_REPLACED_ERRNOS, PathDenied, "{} became something else while it was written: {}", _NOTHING_WRITTEN_HINT),
     ({errno.ENOENT}, ExportMissing, "{} cannot be written, its directory was removed: {}", _NOTHING_WRITTEN_HINT),
@@ -283,11 +283,11 @@ def _check_parameters(order: ExportRequest) -> None:
 def resolve_files_root(files: str | os.PathLike[str] | None, settings: DescriptorSettings) -> Path | None:
     """Return the directory below which models may write files, or None if not configured."""
     given = os.fspath(files) if isinstance(files, str | os.PathLike) else files
-    if given is None and not settings.root:
+    if given is None and not settings.files_root:
         return None
     if given is not None and (not isinstance(given, str) or not given or "\0" in given):
         raise InvalidArgument(f"files must be a directory or None, got {repr_short(files)}")
-    path = Path(given or settings.root).absolute()
+    path = Path(given or settings.files_root).absolute()
     try:
         is_other = path.exists() and not path.is_dir()
     except OSError as error:

@@ -15,7 +15,7 @@ from mama_structs.refs.markup.fences import find_fenced_blocks
 from mama_structs.refs.markup.parser import IN_CODE_REASON, MENTIONED_REASON, Diagnostic, DiagnosticKind
 from mama_structs.refs.store.editing import Revision, is_append_requested
 from mama_structs.refs.store.entries import Entries, Ref
-from mama_structs.refs.store.ref_collector import CollectedRefs, Ingested, find_mentions
+from mama_structs.refs.store.ref_collector import CollectedRefs, ObservedMessage, find_mentions
 
 _MAX_ANSWERS: Final = 8
 
@@ -29,8 +29,10 @@ class RecentAnswers:
     """
 
     messages: int = 0  # number of messages added so far
-    _streamed: deque[tuple[CollectedRefs, Ingested]] = attrs.field(factory=lambda: deque(maxlen=_MAX_ANSWERS))
-    _observed: deque[tuple[int, CollectedRefs, Ingested]] = attrs.field(factory=lambda: deque(maxlen=_MAX_ANSWERS))
+    _streamed: deque[tuple[CollectedRefs, ObservedMessage]] = attrs.field(factory=lambda: deque(maxlen=_MAX_ANSWERS))
+    _observed: deque[tuple[int, CollectedRefs, ObservedMessage]] = attrs.field(
+        factory=lambda: deque(maxlen=_MAX_ANSWERS)
+    )
 
     def copy(self) -> RecentAnswers:
         """Return an independent copy."""
@@ -44,18 +46,18 @@ class RecentAnswers:
         """
         return RecentAnswers(streamed=self._streamed.copy())
 
-    def add_streamed(self, collected: CollectedRefs, ingested: Ingested) -> None:
+    def add_streamed(self, collected: CollectedRefs, ingested: ObservedMessage) -> None:
         """Remember an answer whose final message may still be observed."""
         if collected.marked:
             self._streamed.append((collected, ingested))
 
-    def add_message(self, collected: CollectedRefs, ingested: Ingested) -> None:
+    def add_message(self, collected: CollectedRefs, ingested: ObservedMessage) -> None:
         """Remember a message whose stream may still be open."""
         if collected.marked:
             self.messages += 1
             self._observed.append((self.messages, collected, ingested))
 
-    def take_streamed(self, collected: CollectedRefs) -> Ingested | None:
+    def take_streamed(self, collected: CollectedRefs) -> ObservedMessage | None:
         """Remove the streamed answer with the same text as a message, and return its result, or None."""
         for at, (streamed, ingested) in enumerate(self._streamed):
             if collected == streamed:
@@ -63,7 +65,7 @@ class RecentAnswers:
                 return ingested
         return None
 
-    def take_message(self, collected: CollectedRefs, *, since: int) -> Ingested | None:
+    def take_message(self, collected: CollectedRefs, *, since: int) -> ObservedMessage | None:
         """
         Remove the message with the same text as a stream, and return its result, or None.
 
@@ -76,7 +78,9 @@ class RecentAnswers:
         return None
 
 
-def ingest_refs(collected: CollectedRefs, *, entries: Entries, store: Callable[[str, Revision], Ref]) -> Ingested:
+def ingest_refs(
+    collected: CollectedRefs, *, entries: Entries, store: Callable[[str, Revision], Ref]
+) -> ObservedMessage:
     """
     Store the refs of one message, and record the reasons for refs that were not stored.
 
@@ -103,7 +107,7 @@ def ingest_refs(collected: CollectedRefs, *, entries: Entries, store: Callable[[
             said.append(report(why, message=f"not stored: {error}"))
             entries.record_missing(marked.id, f"it was not stored: {error}")
             continue
-        goes_on = before is not None and not before.complete and is_append_requested(marked.attributes)
+        goes_on = before is not None and not before.is_complete and is_append_requested(marked.attributes)
         text = ref.text if goes_on else revision.text
         if marked.complete and any(not block.closed for block in find_fenced_blocks(text)):
             message = (
@@ -112,7 +116,7 @@ def ingest_refs(collected: CollectedRefs, *, entries: Entries, store: Callable[[
             )
             said.append(report("open_fence", message=message))
         if ref is not before and ref.version > 1:
-            older = f"; {before.versioned} is the one before" if before else ""
+            older = f"; {before.versioned_handle} is the one before" if before else ""
             said.append(report("new_version", message=f"ref:{ref.id} is now version {ref.version}{older}"))
     for diagnostic in collected.diagnostics:
         if diagnostic.kind == "in_code" and diagnostic.id is not None:
@@ -122,10 +126,10 @@ def ingest_refs(collected: CollectedRefs, *, entries: Entries, store: Callable[[
         if entries.newest_ref(ref_id) is None:
             entries.record_missing(ref_id, MENTIONED_REASON)
     said.sort(key=lambda diagnostic: diagnostic.position)
-    return Ingested(
+    return ObservedMessage(
         refs=tuple(stored.values()),
         diagnostics=tuple(said),
         text=collected.text,
-        visible=collected.visible,
-        compact=collected.compact(stored),
+        visible_text=collected.visible,
+        compact_text=collected.compact(stored),
     )

@@ -11,7 +11,7 @@ import attrs
 from mama_structs._internal.budget import Budget
 from mama_structs.refs.markup.parser import Diagnostic
 from mama_structs.refs.messages.provider_messages import extract_model_text
-from mama_structs.refs.store.ref_collector import Ingested
+from mama_structs.refs.store.ref_collector import ObservedMessage
 
 # Number of messages stored to detect repeats, because the host and an adapter may observe the same message.
 _MAX_MESSAGES: Final = 8
@@ -24,11 +24,13 @@ _MAX_STORED_NOTES: Final = 100
 class ObservedMessages:
     """Recent messages of a session's model, and undelivered notes about their refs."""
 
-    _messages: deque[tuple[object, Ingested]] = attrs.field(factory=lambda: deque(maxlen=_MAX_MESSAGES), init=False)
+    _messages: deque[tuple[object, ObservedMessage]] = attrs.field(
+        factory=lambda: deque(maxlen=_MAX_MESSAGES), init=False
+    )
     # Deduplicated, in arrival order.
     _notes: dict[str, None] = attrs.field(factory=dict, init=False)
 
-    def find_earlier(self, message: object) -> Ingested | None:
+    def find_earlier(self, message: object) -> ObservedMessage | None:
         """Return the result of an earlier observation of the same message object, if its text is unchanged."""
         found = self._find(message)
         return found if found is not None and "".join(extract_model_text(message)) == found.text else None
@@ -38,10 +40,10 @@ class ObservedMessages:
         found = self._find(message)
         return found is not None and found.text == text
 
-    def _find(self, message: object) -> Ingested | None:
+    def _find(self, message: object) -> ObservedMessage | None:
         return next((held for known, held in self._messages if known is message), None)
 
-    def record(self, message: object, ingested: Ingested) -> None:
+    def record(self, message: object, ingested: ObservedMessage) -> None:
         """
         Remember a message object and its notes.
 
@@ -51,7 +53,7 @@ class ObservedMessages:
             self._messages.append((message, ingested))
         self.add_diagnostics(ingested.diagnostics)
 
-    def record_stream(self, ingested: Ingested) -> None:
+    def record_stream(self, ingested: ObservedMessage) -> None:
         """Add the notes of a closed stream, unless a message with the same text was observed."""
         if all(held.text != ingested.text for _, held in self._messages):
             self.add_diagnostics(ingested.diagnostics)

@@ -13,7 +13,16 @@ import attrs
 from mama_structs._internal.offload import MAX_SYNC_CHARS, MAX_SYNC_REFS, InputSize, check_sync_size, measure_input
 from mama_structs._internal.reprs import bound_field_reprs
 from mama_structs.errors import InvalidArgument, SessionClosed
-from mama_structs.refs.markup.parser import Diagnostic, Event, RefEnd, RefParser, RefStart, RefText, Text, parse_ref_id
+from mama_structs.refs.markup.parser import (
+    Diagnostic,
+    Event,
+    PlainText,
+    RefEnd,
+    RefParser,
+    RefStart,
+    RefText,
+    parse_ref_id,
+)
 from mama_structs.refs.messages.provider_messages import DeltaReader, describe_item, extract_model_text, may_be_chunk
 from mama_structs.refs.store.entries import Ref
 
@@ -113,7 +122,7 @@ def check_refs(name: str, pieces: Sequence[str], *, hint: str) -> None:
 
 def format_mention(ref: Ref) -> str:
     """Return a tag that mentions a ref. A parser that reads this tag stores nothing."""
-    state = "" if ref.complete else ' complete="false"'
+    state = "" if ref.is_complete else ' complete="false"'
     return f'<ref id="{ref.id}" lines="{ref.lines}"{state}/>'
 
 
@@ -149,7 +158,7 @@ class RefCollector:
     def feed(self, chunk: str) -> list[Event]:
         """Parse the next chunk of the current piece, and return the events that later chunks cannot change."""
         self._chunks.append(chunk)
-        return self._apply_events(self._parser.feed(chunk) if self._marks else [Text(chunk)] if chunk else [])
+        return self._apply_events(self._parser.feed(chunk) if self._marks else [PlainText(chunk)] if chunk else [])
 
     def end_piece(self) -> list[Event]:
         """End the current piece, so that the next text starts a new one. Return the last events of the piece."""
@@ -167,7 +176,7 @@ class RefCollector:
         return [self._apply_event(event) for event in events]
 
     def _apply_event(self, event: Event) -> Event:
-        if isinstance(event, Text | RefText):
+        if isinstance(event, PlainText | RefText):
             self._visible.append(event.text)
             self._visible_chars += len(event.text)
             return event
@@ -177,14 +186,14 @@ class RefCollector:
             self._marked.append(self._open[-1])
         elif isinstance(moved, RefEnd):
             closed = self._open.pop()
-            closed.end, closed.position_after, closed.complete = self._visible_chars, moved.position, moved.complete
+            closed.end, closed.position_after, closed.complete = self._visible_chars, moved.position, moved.is_complete
         else:
             self._diagnostics.append(moved)
         return moved
 
 
 @attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class Ingested:
+class ObservedMessage:
     """
     The content of one message of a model.
 
@@ -201,8 +210,8 @@ class Ingested:
     refs: tuple[Ref, ...]
     diagnostics: tuple[Diagnostic, ...]
     text: str = attrs.field(repr=False)
-    visible: str = attrs.field(repr=False)
-    compact: str = attrs.field(repr=False)
+    visible_text: str = attrs.field(repr=False)
+    compact_text: str = attrs.field(repr=False)
 
 
 def unreadable_diagnostic(item: str) -> Diagnostic:
@@ -220,14 +229,14 @@ class RefStream:
     def __init__(
         self,
         collector: RefCollector,
-        store: Callable[[CollectedRefs], Ingested],
-        store_any: Callable[[InputSize, CollectedRefs], Awaitable[Ingested]],
+        store: Callable[[CollectedRefs], ObservedMessage],
+        store_any: Callable[[InputSize, CollectedRefs], Awaitable[ObservedMessage]],
     ) -> None:
         self._collector = collector
         self._deltas = DeltaReader()
         self._store = store
         self._store_in_thread = store_any
-        self._result: Ingested | None = None
+        self._result: ObservedMessage | None = None
         self._skipped: list[Diagnostic] = []
         self._finishing: CollectedRefs | None = None
         self._storing = asyncio.Lock()
@@ -268,7 +277,7 @@ class RefStream:
         events = self._collector.end_piece() if delta.starts_piece else []
         return [*events, *self._collector.feed(delta.text)] if delta.text else events
 
-    def close(self) -> Ingested:
+    def close(self) -> ObservedMessage:
         """
         Store the refs, and return them; idempotent.
 
@@ -287,7 +296,7 @@ class RefStream:
             self._result = self._with_skipped(self._store(self._collect()))
         return self._result
 
-    async def finish(self) -> Ingested:
+    async def finish(self) -> ObservedMessage:
         """
         Store the refs of an answer of any size, and return them; idempotent.
 
@@ -305,7 +314,7 @@ class RefStream:
             self._finishing = self._collector.finish()
         return self._finishing
 
-    def _with_skipped(self, ingested: Ingested) -> Ingested:
+    def _with_skipped(self, ingested: ObservedMessage) -> ObservedMessage:
         return attrs.evolve(ingested, diagnostics=(*ingested.diagnostics, *self._skipped))
 
     def _skip(self, chunk: object) -> None:

@@ -30,9 +30,9 @@ class RefReader:
     """Reads the entries of a ref store without changing them. The subclass `RefStore` sets the attributes."""
 
     settings: DescriptorSettings
-    files: Path | None
-    root: Path
-    rendering: Rendering
+    files_root: Path | None
+    _root: Path
+    _rendering: Rendering
     _entries: Entries
     _clock: Callable[[], datetime]
     _loop: LoopGuard
@@ -42,7 +42,7 @@ class RefReader:
 
     def _repr_html_(self) -> str:
         live = [] if self._closed else [*self._entries.iter_entries()]
-        newest = (one._repr_content() for one in reversed(live))  # noqa: SLF001 - one of ours
+        newest = (one._repr_content() for one in reversed(live))
         return wrap_html(format_heading(repr(self)[1:-1]), format_entries(newest, len(live)))
 
     def __len__(self) -> int:
@@ -58,7 +58,7 @@ class RefReader:
     def __iter__(self) -> Iterator[str]:
         """Yield all handles, including all versions of refs, oldest first."""
         self._check_open()
-        return (entry.versioned for entry in self._entries.iter_entries())
+        return (entry.versioned_handle for entry in self._entries.iter_entries())
 
     @property
     def usage(self) -> Usage:
@@ -66,7 +66,7 @@ class RefReader:
         return self._entries.usage
 
     @property
-    def is_here(self) -> bool:
+    def _is_here(self) -> bool:
         """True if the current thread may use the store."""
         try:
             self._loop.check_or_bind_thread()
@@ -74,7 +74,7 @@ class RefReader:
             return False
         return True
 
-    def now(self) -> datetime:
+    def _now(self) -> datetime:
         """Return the time of the store's clock."""
         return self._clock()
 
@@ -99,7 +99,7 @@ class RefReader:
         self._check_size("the texts", old.body.text, new.body.text, call="diff(before, after)", items=lines)
         return make_unified_diff(old, new)
 
-    def suggest(self, text: str) -> list[Suggestion]:
+    def suggest_refs(self, text: str) -> list[Suggestion]:
         """
         Return suggested ids for those code blocks of a text that are outside of refs.
 
@@ -133,7 +133,7 @@ class RefReader:
         newest = {entry.id: entry for entry in self._entries.iter_entries() if isinstance(entry, Ref)}
         return tuple(ref for ref in newest.values() if category in {None, ref.category})
 
-    def descriptors(self) -> tuple[Descriptor, ...]:
+    def list_descriptors(self) -> tuple[Descriptor, ...]:
         """Return all descriptors, oldest first."""
         self._check_open()
         return tuple(entry for entry in self._entries.iter_entries() if isinstance(entry, Descriptor))
@@ -174,7 +174,7 @@ class RefReader:
         entry = self._find(handle)
         return read_excerpt(
             entry.body,
-            handle=entry.versioned,
+            handle=entry.versioned_handle,
             mode=mode,
             start=start,
             count=count,
@@ -218,7 +218,7 @@ class RefReader:
         work = TextSearchRequest(
             entry.body,
             query,
-            handle=entry.versioned,
+            handle=entry.versioned_handle,
             regex=regex,
             case_sensitive=case_sensitive,
             start=start,
@@ -270,7 +270,7 @@ class RefReader:
         order = ExportRequest(
             entry.body.text if entry.content.is_text else entry.content.data,
             file_path,
-            handle=entry.versioned,
+            handle=entry.versioned_handle,
             mode=mode,
             insert_at=insert_at,
             create=create,
@@ -280,9 +280,9 @@ class RefReader:
             by_model=by_model,
             allow_hidden=self.settings.allow_hidden,
         )
-        return await run_in_own_thread(functools.partial(export, order, root=self.root, kept=self._directory))
+        return await run_in_own_thread(functools.partial(export, order, root=self._root, kept=self._directory))
 
-    def prompt(self, *, handles: bool = False) -> str:
+    def system_prompt(self, *, handles: bool = False) -> str:
         """
         Return the system prompt about refs and descriptors.
 
@@ -290,10 +290,10 @@ class RefReader:
             handles: Whether to list the stored handles, newest first, as many as fit in the budget of an answer.
 
         """
-        text = render_instructions(self.settings, files=self.files is not None)
+        text = render_instructions(self.settings, files=self.files_root is not None)
         if not (handles and text):
             return text
-        return f"{text}\n\n{self.rendering.render_handles((*self.descriptors(), *self.list()))}"
+        return f"{text}\n\n{self._rendering.render_handles((*self.list_descriptors(), *self.list()))}"
 
     def _check_open(self) -> None:
         self._loop.check_or_bind_thread()

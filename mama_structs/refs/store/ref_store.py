@@ -35,7 +35,7 @@ from mama_structs.refs.store.entries import (
 )
 from mama_structs.refs.store.export import resolve_files_root
 from mama_structs.refs.store.ingestion import RecentAnswers, ingest_refs
-from mama_structs.refs.store.ref_collector import CollectedRefs, Ingested, RefCollector, RefStream, check_refs
+from mama_structs.refs.store.ref_collector import CollectedRefs, ObservedMessage, RefCollector, RefStream, check_refs
 from mama_structs.refs.store.ref_reader import IN_THREAD_HINT, RefReader
 from mama_structs.refs.store.render import Rendering
 from mama_structs.refs.store.result_truncation import DescriptorSink, OwnShareFactory, ResultTruncation
@@ -125,12 +125,12 @@ class RefStore(RefReader):
             raise InvalidArgument(f"answers must be AnswerSettings, got {repr_short(answers)}")
         self.settings: DescriptorSettings = settings or DescriptorSettings()
         self.answers: AnswerSettings = answers or AnswerSettings()
-        self.files: Path | None = resolve_files_root(files, self.settings)
-        self.root: Path = self.files or Path.cwd()
+        self.files_root: Path | None = resolve_files_root(files, self.settings)
+        self._root: Path = self.files_root or Path.cwd()
         # Size budget of answers.
-        self.budget: Budget = self.answers.budget
+        self._budget: Budget = self.answers._budget
         # Factory for answer members that have their own truncation rules.
-        self.own_share: OwnShareFactory | None = None
+        self._own_share: OwnShareFactory | None = None
         self._clock = clock
         self._entries = Entries(self.settings)
         self._log: ChangeLog[Any] | None = None
@@ -142,9 +142,9 @@ class RefStore(RefReader):
         self._version = 0
         self._is_draft = False
         self._writing = WriterLock()
-        self.rendering: Rendering = Rendering(self.budget)
+        self._rendering: Rendering = Rendering(self._budget)
 
-    def keep(self, log: ChangeLog[Any], *, entries: Entries | None = None, directory: Path | None = None) -> None:
+    def _keep(self, log: ChangeLog[Any], *, entries: Entries | None = None, directory: Path | None = None) -> None:
         """
         Pass all further changes to a log. *entries* are the entries that the log already contains.
 
@@ -156,9 +156,9 @@ class RefStore(RefReader):
         self._version += 1
         self._directory = directory
 
-    def is_like(self, other: RefStore) -> bool:
+    def _is_like(self, other: RefStore) -> bool:
         """Return True if another store has the same settings and directory for files."""
-        mine, its = ((one.settings, one.answers, one.files, one.root) for one in (self, other))
+        mine, its = ((one.settings, one.answers, one.files_root, one._root) for one in (self, other))
         return mine == its
 
     def close(self) -> None:
@@ -199,7 +199,7 @@ class RefStore(RefReader):
                 return work(self)
             for _ in range(_MAX_DRAFTS):
                 draft, version, log = self._make_draft(), self._version, self._log
-                changes = cast("DraftLog", draft._log).changes  # noqa: SLF001 - of this class
+                changes = cast("DraftLog", draft._log).changes
 
                 def run(draft: RefStore = draft, changes: Any = changes, log: Any = log) -> tuple[T, Any]:
                     result = work(draft)
@@ -225,11 +225,11 @@ class RefStore(RefReader):
     def _make_draft(self) -> RefStore:
         """Return a copy of the store for one thread. It shares the stored entries and records its own changes."""
         draft = copy.copy(self)
-        draft._entries = self._entries.fork()  # noqa: SLF001 - of this class, as below
-        draft._log = cast("ChangeLog[Any]", DraftLog())  # noqa: SLF001
-        draft._loop = LoopGuard("draft")  # noqa: SLF001
-        draft._recent = self._recent.copy()  # noqa: SLF001
-        draft._is_draft = True  # noqa: SLF001
+        draft._entries = self._entries.fork()
+        draft._log = cast("ChangeLog[Any]", DraftLog())
+        draft._loop = LoopGuard("draft")
+        draft._recent = self._recent.copy()
+        draft._is_draft = True
         return draft
 
     def _apply(self, draft: RefStore, prepared: Any) -> None:
@@ -253,11 +253,11 @@ class RefStore(RefReader):
         one on disk.
         """
         self._check_open()
-        child = type(self)(settings=self.settings, answers=self.answers, files=self.files, clock=self._clock)
-        child.root = self.root
-        child._entries = self._entries.fork()  # noqa: SLF001 - of this class
-        child._recent = self._recent.fork()  # noqa: SLF001 - as above
-        child._loop.check_or_bind_thread()  # noqa: SLF001 - as above
+        child = type(self)(settings=self.settings, answers=self.answers, files=self.files_root, clock=self._clock)
+        child._root = self._root
+        child._entries = self._entries.fork()
+        child._recent = self._recent.fork()
+        child._loop.check_or_bind_thread()
         return child
 
     def __repr__(self) -> str:
@@ -269,7 +269,7 @@ class RefStore(RefReader):
 
     # Model output
 
-    def ingest(self, message: object) -> Ingested:
+    def observe(self, message: object) -> ObservedMessage:
         """
         Store the refs of a model's answer with the origin ``"model"``.
 
@@ -289,7 +289,7 @@ class RefStore(RefReader):
 
         """
         self._check_open()
-        collector = RefCollector(marks=self.settings.references_enabled)
+        collector = RefCollector(marks=self.settings.marks_enabled)
         pieces = extract_model_text(message)
         if not self._is_draft:
             check_refs("message", pieces, hint="await session.observe(message), which processes it in a thread")
@@ -306,11 +306,11 @@ class RefStore(RefReader):
 
     def stream(self) -> RefStream:
         """Return a stream for an answer that arrives in chunks; see `RefStream`."""
-        collector = RefCollector(marks=self.settings.references_enabled)
+        collector = RefCollector(marks=self.settings.marks_enabled)
         begun = self._recent.messages
 
-        async def store(load: InputSize, collected: CollectedRefs) -> Ingested:
-            return await self.change(load, lambda refs: refs._store_streamed(collected, begun=begun))  # noqa: SLF001 - of this class
+        async def store(load: InputSize, collected: CollectedRefs) -> ObservedMessage:
+            return await self.change(load, lambda refs: refs._store_streamed(collected, begun=begun))
 
         return RefStream(collector, functools.partial(self._store_streamed, begun=begun), store)
 
@@ -376,7 +376,7 @@ class RefStore(RefReader):
         self._check_size("the ref and its change", ref.text, old, new, call="edit(ref_id, old, new)")
         return self._store_revision(ref.id, replace_text(ref, old, new, author=author))
 
-    def adopt(self, child: RefStore | HasRefs, ref_id: str) -> Ref:
+    def copy_from(self, child: RefStore | HasRefs, ref_id: str) -> Ref:
         """
         Copy a ref of another store to this one, as the next version of its id.
 
@@ -399,10 +399,12 @@ class RefStore(RefReader):
         if not isinstance(store, RefStore):
             raise InvalidArgument(f"child must be a RefStore or a session, got {type(child).__name__}")
         # A draft runs in a different thread than *child*. It may read the entries of *child*, which are immutable.
-        entry = store._entries.find(with_kind(ref_id)) if self._is_draft else store.get(ref_id)  # noqa: SLF001 - of this class
+        entry = store._entries.find(with_kind(ref_id)) if self._is_draft else store.get(ref_id)
         ref = as_ref(entry, ref_id)
         self._check_size("the ref", ref.text, call="adopt(child, ref_id)")
-        return self._store_revision(ref.id, Revision(ref.text, ref.attributes, ref.complete, provenance=ref.provenance))
+        return self._store_revision(
+            ref.id, Revision(ref.text, ref.attributes, ref.is_complete, provenance=ref.provenance)
+        )
 
     # Large texts
 
@@ -451,9 +453,9 @@ class RefStore(RefReader):
         """
         self._check_open()
         if isinstance(text, bytes):
-            kept = Content.of_bytes(text, mime_type)
+            kept = Content.from_bytes(text, mime_type)
         elif mime_type is None:
-            kept = Content.of(text)
+            kept = Content.from_text(text)
         else:
             raise InvalidArgument("mime_type is for bytes only", hint="leave it out: a text is text/plain")
         if not isinstance(source, str) or not source:
@@ -491,9 +493,9 @@ class RefStore(RefReader):
         if not self._is_draft:
             load = measure_input(result, max_chars=MAX_SYNC_CHARS, max_items=MAX_SYNC_ITEMS)
             check_sync_size("result", load, hint=_WRAP_IN_THREAD_HINT)
-        return self.within(result, self.budget, source=source)
+        return self._within(result, self._budget, source=source)
 
-    def within(
+    def _within(
         self,
         result: Any,
         budget: Budget,
@@ -522,10 +524,10 @@ class RefStore(RefReader):
             check_room=self._entries.check_room,
             describe=functools.partial(self._make_descriptor, provenance=written_by),
             keep=lambda descriptor: self._put(descriptor.handle, descriptor),
-            show=self.rendering.render_result,
+            show=self._rendering.render_result,
         )
         wrapping = ResultTruncation(
-            shelf=shelf, budget=budget, source=source, schema=schema, own_share=self.own_share, keeps=keeps
+            shelf=shelf, budget=budget, source=source, schema=schema, own_share=self._own_share, keeps=keeps
         )
         return wrapping.truncate(result)
 
@@ -537,7 +539,7 @@ class RefStore(RefReader):
         excerpt = self.read(handle, mode=mode, start=start, count=count, read_all=read_all)
         provenance = self._find(excerpt.handle).provenance
         self._check_size("the part", excerpt.text, call="extract(handle)")
-        return self._add(Content.of(excerpt.text), f"{EXTRACT_SOURCE_PREFIX}{excerpt.handle}", provenance)
+        return self._add(Content.from_text(excerpt.text), f"{EXTRACT_SOURCE_PREFIX}{excerpt.handle}", provenance)
 
     # Deletion
 
@@ -552,22 +554,22 @@ class RefStore(RefReader):
         for one in doomed:
             self._put(one, deleted)
 
-    def erase(self, erasure: EntryErasure, *, dry_run: bool) -> tuple[Entry, ...]:
+    def _erase(self, erasure: EntryErasure, *, dry_run: bool) -> tuple[Entry, ...]:
         """Replace the selected entries with tombstones, and return the entries. With *dry_run*, only return them."""
         self._check_open()
         doomed, deleted = self._entries.find_erased(erasure), DeletedEntry(self._clock())
         for one in () if dry_run else doomed:
-            self._put(one.versioned, deleted)
+            self._put(one.versioned_handle, deleted)
         return doomed
 
     # Storage
 
-    def _store_collected(self, collected: CollectedRefs) -> Ingested:
+    def _store_collected(self, collected: CollectedRefs) -> ObservedMessage:
         """Store the refs of one message."""
         self._check_open()
         return ingest_refs(collected, entries=self._entries, store=self._store_revision)
 
-    def _store_streamed(self, collected: CollectedRefs, *, begun: int) -> Ingested:
+    def _store_streamed(self, collected: CollectedRefs, *, begun: int) -> ObservedMessage:
         ingested = self._recent.take_message(collected, since=begun)
         if ingested is None:
             ingested = self._store_collected(collected)
@@ -584,13 +586,13 @@ class RefStore(RefReader):
             revision = append_revision(before, revision)
         provenance = revision.provenance.merge_with(get_inserted_provenance())
         attributes = {name: value for name, value in revision.attributes.items() if name != "append"}
-        content = self._entries.deduplicate(Content.of(revision.text))
+        content = self._entries.deduplicate(Content.from_text(revision.text))
         ref = Ref(
             id=ref_id,
             version=self._entries.next_version(ref_id),
             category=detect_category(attributes, content.text),
             attributes=attributes,
-            complete=revision.complete,
+            is_complete=revision.complete,
             created_at=self._clock(),
             page_size=self.settings.page_size,
             content=content,
@@ -600,7 +602,7 @@ class RefStore(RefReader):
         if before is not None and is_unchanged(before, ref):
             return before
         self._entries.check_room(content)
-        self._put(ref.versioned, ref)
+        self._put(ref.versioned_handle, ref)
         return ref
 
     def _make_descriptor(self, number: int, content: Content, source: str, *, provenance: Provenance) -> Descriptor:

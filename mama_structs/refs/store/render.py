@@ -462,7 +462,7 @@ def _ref_attributes(ref: Ref) -> dict[str, Attribute]:
         "chars": ref.chars,
         "version": ref.version,
         "category": ref.category,
-        "complete": None if ref.complete else False,
+        "complete": None if ref.is_complete else False,
     }
     said = {"type": ref.attributes.get("type"), "lang": ref.language, "title": ref.attributes.get("title")}
     return _truncate_attributes({**own, **said})
@@ -505,7 +505,7 @@ def render_instructions(settings: DescriptorSettings, *, files: bool = False) ->
     if not settings.enabled:
         return ""
     blocks = [_load_prompt("prompt_descriptors").format(intro=_SHORTENING_INTRO, page_size=settings.page_size)]
-    if settings.references_enabled:
+    if settings.marks_enabled:
         blocks.insert(0, _load_prompt("prompt_refs").format(id_rule=ID_RULE))
     prompt = "\n\n".join(blocks)
     return prompt if files else _FILE_CALL_LINE.sub("", prompt)

@@ -256,10 +256,10 @@ def _to_json(value: Any) -> str | None:
 
 def _make_content(text: str) -> Content:
     try:
-        return Content.of(text)
+        return Content.from_text(text)
     except InvalidArgument:
         # Replace lone surrogates, which no file and no request can contain, because UTF-8 cannot encode them.
-        return Content.of(text.encode("utf-8", "replace").decode())
+        return Content.from_text(text.encode("utf-8", "replace").decode())
 
 
 def _part_source(source: str, name: str) -> str:

@@ -143,7 +143,7 @@ class Content:
     _pages: dict[int, Pages] = attrs.field(factory=dict, init=False, eq=False)
 
     @classmethod
-    def of(cls, text: str) -> Content:
+    def from_text(cls, text: str) -> Content:
         """
         Create the content of a text.
 
@@ -168,7 +168,7 @@ class Content:
         )
 
     @classmethod
-    def of_bytes(cls, data: bytes, mime_type: str | None) -> Content:
+    def from_bytes(cls, data: bytes, mime_type: str | None) -> Content:
         """
         Create the content of bytes.
 
@@ -202,7 +202,7 @@ class Content:
     @functools.cached_property
     def body(self) -> Content:
         """The content inside the fence that encloses the whole content, or this content if no fence encloses it."""
-        return self if self._enclosed_text is None else Content.of(self._enclosed_text.text)
+        return self if self._enclosed_text is None else Content.from_text(self._enclosed_text.text)
 
     @property
     def language(self) -> str | None:

@@ -6,7 +6,7 @@ from typing import Final
 
 from mama_structs.storage.postgres.pool import Connection
 from mama_structs.storage.postgres.schema_migrations import SCHEMA
-from mama_structs.storage.sqlite_errors import Finding
+from mama_structs.storage.sqlite_errors import Issue
 
 # Run this in a read transaction: only there synchronous_commit has the value of the user, database or server.
 SETTINGS_SQL: Final = """
@@ -18,7 +18,7 @@ SELECT current_setting('fsync') AS fsync, current_setting('full_page_writes') AS
 ISSUE_KIND: Final = "server"
 
 
-def check_durability(connection: Connection) -> list[Finding]:
+def check_durability(connection: Connection) -> list[Issue]:
     """
     Return an issue for each setting with which a crash may lose acknowledged data.
 
@@ -31,22 +31,22 @@ def check_durability(connection: Connection) -> list[Finding]:
             "the server has fsync=off: a crash of its machine may lose acknowledged data and damage the database; "
             "set fsync=on in its configuration"
         )
-        findings.append(Finding("error", ISSUE_KIND, message))
+        findings.append(Issue("error", ISSUE_KIND, message))
     if found["full_page_writes"] == "off":
         message = (
             "the server has full_page_writes=off: a crash of its machine may damage pages, unless its file system "
             "writes each page as a whole; set full_page_writes=on in its configuration"
         )
-        findings.append(Finding("warning", ISSUE_KIND, message))
+        findings.append(Issue("warning", ISSUE_KIND, message))
     for table in found["unlogged"]:
         message = (
             f"the table {table} is unlogged: a crash of the server empties it; ALTER TABLE {SCHEMA}.{table} SET LOGGED"
         )
-        findings.append(Finding("error", ISSUE_KIND, message))
+        findings.append(Issue("error", ISSUE_KIND, message))
     if found["synchronous_commit"] == "off":
         message = (
             "this user, database or server has synchronous_commit=off: each write transaction of a session sets it to "
             "on, but a crash may lose the last transactions of other programs"
         )
-        findings.append(Finding("warning", ISSUE_KIND, message))
+        findings.append(Issue("warning", ISSUE_KIND, message))
     return findings

@@ -213,7 +213,7 @@ class PostgresPool:
         self._active_count = 0
         # Running tasks of `run_on_dedicated_connection`, each with its connection, which is None until it is open.
         self._dedicated_tasks: dict[asyncio.Task[Any] | None, Any] = {}
-        self._workers = ThreadPoolExecutor(options.connections, thread_name_prefix="mama-structs plan")
+        self._workers = ThreadPoolExecutor(options.max_connections, thread_name_prefix="mama-structs plan")
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="mama-structs server", daemon=True)
 
@@ -283,7 +283,7 @@ class PostgresPool:
             raise InvalidArgument("a setting must belong to an extension, such as hnsw.ef_search, or to the planner")
         if namespace is not None and "\0" in namespace:
             raise InvalidArgument("a server cannot keep a namespace whose name has a NUL", hint="take another name")
-        patience = self.options.wait if wait is None else min(wait, self.options.wait)
+        patience = self.options.pool_timeout if wait is None else min(wait, self.options.pool_timeout)
         how = _TransactionOptions(
             write=write, namespace=namespace, exclusive=exclusive, settings=given, wait_seconds=patience
         )
@@ -375,7 +375,7 @@ class PostgresPool:
     @property
     def _thread_timeout(self) -> float:
         """Maximum seconds that a thread waits for the loop, longer than all timeouts inside the loop."""
-        return self._answer_timeout + self.options.connect_timeout + self.options.wait + CLIENT_GRACE_SECONDS
+        return self._answer_timeout + self.options.connect_timeout + self.options.pool_timeout + CLIENT_GRACE_SECONDS
 
     def _to_store_error(self, error: BaseException, started: float, namespace: str | None = None) -> MamaStructsError:
         made: MamaStructsError = self._failures.to_store_error(
@@ -417,7 +417,7 @@ class PostgresPool:
             "dsn": self.url,
             "timeout": options.connect_timeout,
             "command_timeout": self._answer_timeout,
-            "statement_cache_size": 100 if options.prepared else 0,
+            "statement_cache_size": 100 if options.prepared_statements else 0,
             "server_settings": {"application_name": "mama_structs"},
         }
 
@@ -431,7 +431,7 @@ class PostgresPool:
             connection.terminate()
         self._pool = await self._asyncpg.create_pool(
             min_size=0,
-            max_size=self.options.connections,
+            max_size=self.options.max_connections,
             init=self._register_codecs,
             reset=_skip_reset,
             **self._connect_options,
@@ -518,7 +518,7 @@ class PostgresPool:
             return await self._pool.acquire(timeout=patience)
         except TimeoutError as error:
             if is_exhausted or self._is_exhausted:
-                max_connections = self.options.connections
+                max_connections = self.options.max_connections
                 failure = StoreBusy(
                     f"all {max_connections} connections of this process to {self.location} "
                     f"were in use for {patience:.1f} s",
@@ -538,7 +538,7 @@ class PostgresPool:
 
         A broken connection counts as in use until its transaction ends.
         """
-        max_connections = self.options.connections
+        max_connections = self.options.max_connections
         return self._active_count > max_connections or bool(
             self._pool.get_size() >= max_connections and not self._pool.get_idle_size()
         )
@@ -600,7 +600,7 @@ class PostgresPool:
     async def _run_transaction(
         self, connection: Connection, work: Callable[[Connection], T], options: _TransactionOptions
     ) -> T:
-        held = connection._connection  # noqa: SLF001 - defined in this module
+        held = connection._connection
         failure = await self._begin_transaction(held, options)
         if failure is not None:
             raise _BeginFailed(failure)
@@ -688,14 +688,14 @@ class PostgresPool:
 
         Raise an error if that cannot be determined.
         """
-        until = time.monotonic() + self.options.wait
+        until = time.monotonic() + self.options.pool_timeout
         while transaction is not None and time.monotonic() < until:
             with contextlib.suppress(StoreError):
-                held = await self._acquire_connection(self.options.wait)
+                held = await self._acquire_connection(self.options.pool_timeout)
                 try:
                     # Taking the lock waits until the interrupted transaction has committed or rolled back.
                     failure = await self._send(
-                        held, self._begin_sql(attrs.evolve(transaction, wait_seconds=self.options.wait))
+                        held, self._begin_sql(attrs.evolve(transaction, wait_seconds=self.options.pool_timeout))
                     )
                     if isinstance(failure, StoreReadOnly):
                         break

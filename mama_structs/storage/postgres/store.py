@@ -29,7 +29,7 @@ from mama_structs.storage.sealed_rows import (
     seal,
     unseal,
 )
-from mama_structs.storage.sqlite_errors import Finding
+from mama_structs.storage.sqlite_errors import Issue
 from mama_structs.storage.sqlite_store import DEFAULT_WAIT_SECONDS, RowStorage, await_job
 
 T = TypeVar("T")
@@ -341,7 +341,7 @@ class PostgresStorage(RowStorage):
             look()
         return running.result()
 
-    def _inspect(self) -> list[Finding]:
+    def _inspect(self) -> list[Issue]:
         findings = self._pool.run(check_durability, write=False).result()
         for space in self.run_read_in_job(lambda rows: cast("PostgresSnapshot", rows).storage_namespaces()):
             after: str | None = ""
@@ -367,10 +367,10 @@ def _stop_reading() -> None:
     """Sentinel in the queue of reads. It means that the transaction has begun."""
 
 
-def _find_damage(rows: Snapshot, after: str) -> tuple[list[Finding], str | None]:
+def _find_damage(rows: Snapshot, after: str) -> tuple[list[Issue], str | None]:
     """Return the issues in one page of rows, and the last key of the page, or None after the last page."""
     page = rows.items("", after=after, limit=PAGE_ROWS)
-    found = [Finding("error", "damaged", row.reason, key) for key, row in page if isinstance(row, DamagedValue)]
+    found = [Issue("error", "damaged", row.reason, key) for key, row in page if isinstance(row, DamagedValue)]
     return found, page[-1][0] if len(page) == PAGE_ROWS else None
 
 

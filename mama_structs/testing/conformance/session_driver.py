@@ -15,7 +15,7 @@ from mama_structs.errors import MemoryNotFound
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.records.record_store import RecordStore
 from mama_structs.memory.store.memory_store import MemoryStore
-from mama_structs.memory.types.record import HostRecord
+from mama_structs.memory.types.record import Record
 from mama_structs.session.session import Session
 from mama_structs.testing.conformance.memory_suite import Capability
 
@@ -69,7 +69,7 @@ class SessionDriver(_BaseSessionDriver):
         """Save a context or a decision, and return the id of the memory."""
         memories = await self._open_memories(namespace)
         if metadata["kind"] == "decision":
-            return (await memories.save_decision(metadata["topic"], text, "as the suite says")).id
+            return (await memories.save_decision(text, topic=metadata["topic"], reasoning="as the suite says")).id
         return (await memories.save_context(text, topic=metadata["topic"])).id
 
     async def get(self, namespace: str, key: str) -> str | None:
@@ -81,7 +81,7 @@ class SessionDriver(_BaseSessionDriver):
 
     async def all(self, namespace: str) -> list[tuple[str, str]]:
         """Return the ids and contents of all memories."""
-        return [(memory.id, memory.content) async for memory in (await self._open_memories(namespace)).all()]
+        return [(memory.id, memory.content) async for memory in (await self._open_memories(namespace)).iter_all()]
 
     async def search(
         self,
@@ -95,13 +95,13 @@ class SessionDriver(_BaseSessionDriver):
         """Search memories by vector similarity and keywords, filtered by topic and type."""
         given = where or {}
         hits = await (await self._open_memories(namespace)).search(
-            query, limit=limit, topic=given.get("topic"), types=given.get("kind"), as_of=as_of
+            query, limit=limit, topic=given.get("topic"), type=given.get("kind"), as_of=as_of
         )
         return [(hit.memory.id, hit.memory.content) for hit in hits]
 
     async def replace(self, namespace: str, key: str, text: str) -> None:
         """Replace the content of a memory with a correction."""
-        await (await self._open_memories(namespace)).correct(key, text)
+        await (await self._open_memories(namespace)).update(key, text)
 
     async def delete(self, namespace: str, key: str) -> None:
         """Delete a memory."""
@@ -109,7 +109,7 @@ class SessionDriver(_BaseSessionDriver):
 
     async def forget(self, namespace: str, key: str) -> None:
         """Erase a memory permanently."""
-        await (await self._open_memories(namespace)).forget(key)
+        await (await self._open_memories(namespace)).erase(key)
 
 
 class RecordsDriver(_BaseSessionDriver):
@@ -120,7 +120,7 @@ class RecordsDriver(_BaseSessionDriver):
     async def _open_records(self) -> RecordStore:
         return (await self._open_session("hosts")).records
 
-    async def _get_record(self, namespace: str, key: str) -> HostRecord | None:
+    async def _get_record(self, namespace: str, key: str) -> Record | None:
         return await (await self._open_records()).get((namespace,), key)
 
     async def save(self, namespace: str, key: str, text: str, metadata: Mapping[str, str]) -> None:
@@ -142,7 +142,7 @@ class RecordsDriver(_BaseSessionDriver):
         """Search a label's records by vector similarity and keywords. The values of the hits match *where*."""
         wanted = dict(where or {})
         hits = await (await self._open_records()).search(
-            query, (namespace,), limit=limit, where=lambda one: wanted.items() <= one.value.items()
+            query, (namespace,), limit=limit, predicate=lambda one: wanted.items() <= one.value.items()
         )
         return [(hit.record.key, hit.record.text or "") for hit in hits]
 
@@ -160,7 +160,7 @@ class RecordsDriver(_BaseSessionDriver):
         """Erase a record permanently."""
         found = await self._get_record(namespace, key)
         if found is not None:
-            await (await self._open_session("hosts")).memories.forget(found.memory_id)
+            await (await self._open_session("hosts")).memories.erase(found.memory_id)
 
 
 class ServerSessionDriver(SessionDriver):

@@ -151,7 +151,7 @@ class FakeNode:
                 _check_seconds("latency", latency)
             latency = {"*": latency}
         if world is None:
-            world = World.generate() if entities is None else World.of(entities)
+            world = World.generate() if entities is None else World.from_entities(entities)
         self.data = world
         self.latency: LatencyTable = LatencyTable(latency)
         self.faults: Faults = Faults()

@@ -158,7 +158,7 @@ class Fault:
         return cls._make_constant("dropped", delivery=Delivery.DROPPED)
 
     @classmethod
-    def cut(cls) -> Fault:
+    def cut_off(cls) -> Fault:
         """The connection is reset in the middle of the body."""
         return cls._make_constant("cut", delivery=Delivery.CUT)
 

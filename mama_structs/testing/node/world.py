@@ -191,7 +191,7 @@ class World:
 
     tables: dict[str, dict[str, Any]] = attrs.field(factory=dict)
     rocks: dict[str, str] = attrs.field(factory=dict)
-    given: dict[str, Record] = attrs.field(factory=dict)
+    overrides: dict[str, Record] = attrs.field(factory=dict)
     oddities: Oddities | None = None
 
     @classmethod
@@ -245,7 +245,7 @@ class World:
         return draft.world
 
     @classmethod
-    def of(cls, entities: Mapping[str, Mapping[str, Any]]) -> World:
+    def from_entities(cls, entities: Mapping[str, Mapping[str, Any]]) -> World:
         """
         Return a world of exactly these entities.
 
@@ -270,7 +270,7 @@ class World:
                     hint=f'{{"{entity_id}": {{"id": "{entity_id}", ...}}}}',
                 )
             if whole:
-                world.given[entity_id] = {key: value for key, value in answer.items() if key != table.key}
+                world.overrides[entity_id] = {key: value for key, value in answer.items() if key != table.key}
             world.put(table.name, entity_id, dict(record))
         return world
 
@@ -286,8 +286,8 @@ class World:
         record = self.tables.get(table.name, {}).get(entity_id)
         if record is None:
             raise EntityNotFound(entity_id)
-        if entity_id in self.given:
-            beside = self.given[entity_id]
+        if entity_id in self.overrides:
+            beside = self.overrides[entity_id]
         else:
             beside = {name: self._compute_field(name, entity_id) for name in table.additional_fields}
         return {table.key: deepcopy(record), **deepcopy(beside)}

@@ -138,7 +138,7 @@ async def test_http_concurrent_clients_lose_no_saves(tmp_path):
             told = await asyncio.gather(*(agent(url, number) for number in range(20)))
         expected = len(session.tools)
     async with Session.open(tmp_path / "agent.mama") as session:
-        kept = {memory.id for memory in await session.memories.recent(limit=100)}
+        kept = {memory.id for memory in await session.memories.list(limit=100)}
 
     assert {expected} == {count for count, _, _ in told}
     assert 40 == len(kept)

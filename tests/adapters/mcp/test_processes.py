@@ -17,7 +17,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-from mama_structs import HashEmbedder, Session
+from mama_structs import HashEmbedder, Session, admin
 from mama_structs.adapters.mcp import MESSAGE_KEY
 from mama_structs.cli import command_table as table
 from mama_structs.cli import serve_commands as serving
@@ -138,8 +138,8 @@ async def test_stdio_stdout_has_only_protocol_messages_until_signal(tmp_path):
         rest, log = await asyncio.wait_for(asyncio.gather(process.stdout.read(), process.stderr.read()), 120)
         code = await process.wait()
     async with Session.open(store) as session:
-        memory, _ = await session.memories.recent()
-        report = await session.check()
+        memory, _ = await session.memories.list()
+        report = await admin.check(session)
 
     assert hello["result"]["capabilities"]["tools"]["listChanged"]
     assert memory.id == json.loads(saved["result"]["content"][0]["text"])["id"]
@@ -179,8 +179,8 @@ async def test_http_server_is_stopped_during_saves(tmp_path):
         code = await process.wait()
         await asyncio.gather(*agents, return_exceptions=True)
     async with Session.open(store) as session:
-        kept = {memory.id for memory in await session.memories.recent(limit=100)}
-        report = await session.check()
+        kept = {memory.id for memory in await session.memories.list(limit=100)}
+        report = await admin.check(session)
 
     assert url.startswith("http://127.0.0.1:")
     assert 401 == refused.status_code

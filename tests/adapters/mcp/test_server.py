@@ -117,7 +117,7 @@ def _patience(monkeypatch):
 @pytest.fixture
 async def session(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    async with Session.open(tmp_path / "agent.mama", files=tmp_path, embedder=HashEmbedder()) as session:
+    async with Session.open(tmp_path / "agent.mama", files_root=tmp_path, embedder=HashEmbedder()) as session:
         await session.observe('<ref id="plan">shield first</ref>')
         yield session
 
@@ -135,7 +135,7 @@ async def narrowing(session, era, tmp_path):
         return
     settings = Settings(tools=ToolSettings(dynamic="force_dynamic"))
     async with Session.open(
-        tmp_path / "forced.mama", files=tmp_path, embedder=HashEmbedder(), settings=settings
+        tmp_path / "forced.mama", files_root=tmp_path, embedder=HashEmbedder(), settings=settings
     ) as forced:
         yield forced
 
@@ -226,7 +226,7 @@ async def test_call_with_wrong_arguments_returns_explanation(session, era):
     for result, told in results:
         assert told in said(result)
         assert result.is_error
-    assert [] == await session.memories.recent()
+    assert [] == await session.memories.list()
 
 
 async def test_call_repairs_nearly_correct_arguments(session, era):
@@ -452,7 +452,7 @@ async def test_message_that_is_not_text_is_ignored(session, era):
 async def test_force_static_never_narrows_or_notifies(era):
     """With force_static a message has no effect."""
     settings = Settings(tools=ToolSettings(dynamic="force_static"))
-    async with Session.open(files=".", settings=settings) as session, Listener(server(session), era) as listener:
+    async with Session.open(files_root=".", settings=settings) as session, Listener(server(session), era) as listener:
         await listener.say(RESUMING)
         await asyncio.sleep(0.02)
 
@@ -463,7 +463,7 @@ async def test_force_static_never_narrows_or_notifies(era):
 async def test_force_dynamic_narrows_for_all_clients(era):
     """With force_dynamic the list fits the message, with or without a subscription."""
     settings = Settings(tools=ToolSettings(dynamic="force_dynamic"))
-    async with Session.open(files=".", settings=settings) as session, Client(server(session), mode=era) as client:
+    async with Session.open(files_root=".", settings=settings) as session, Client(server(session), mode=era) as client:
         await client.call_tool("list_refs", {}, meta={MESSAGE_KEY: RESUMING})
         narrowed = await names_of(client)
         asked = await client.list_tools(meta={MESSAGE_KEY: UNRELATED_MESSAGE}, cache_mode="bypass")

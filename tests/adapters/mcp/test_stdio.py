@@ -280,7 +280,7 @@ async def test_stdio_repairs_lone_surrogate_and_keeps_other_escapes(client):
     (answer,) = await client.answers(raw % text)
 
     assert not answer["result"]["isError"]
-    (memory,) = await client.session.memories.recent()
+    (memory,) = await client.session.memories.list()
     assert "cut \ufffd, whole \U0001f600, path C:\\ud83d" == memory.content
 
 
@@ -326,7 +326,7 @@ async def test_stdio_rejects_each_request_of_batch_when_version_has_none(client,
     answers = await client.answers(json.dumps([ping(1), call]).encode(), b"[7]", version=version)
 
     assert [(1, -32600), ("save", -32600), (None, -32600)] == [(one["id"], code_of(one)) for one in answers]
-    assert 0 == len(await client.session.memories.recent())
+    assert 0 == len(await client.session.memories.list())
 
 
 async def test_stdio_answers_duplicate_id_after_running_request(client):

@@ -149,7 +149,9 @@ async def test_mcp_memory_and_ref_tool_results_match_output_schema():
     text = "the shield comes first because raids doubled " * 2_000
     async with Session.open(settings=Settings(tools=ToolSettings(deprecated=True))) as session:
         session.refs.add(LONG)
-        first = await session.memories.save_decision("defence", text, text, evidence=[text[:10_000]] * 20)
+        first = await session.memories.save_decision(
+            text, topic="defence", reasoning=text, evidence=[text[:10_000]] * 20
+        )
         note = f"mentions {first.id}"
         calls = {
             "save__decision": {"topic": "defence", "decision": text, "reasoning": text, "evidence": ["fd:1"]},

@@ -244,7 +244,7 @@ class TestToolsOfASession:
         Draft202012Validator(schema).validate(arguments)
         saved = await session.call("save/insight", arguments)
 
-        links = [one for one in await session.memories.links_of(saved["id"]) if one.created_by == "llm"]
+        links = [one for one in await session.memories.links(saved["id"]) if one.created_by == "llm"]
 
         assert ["related to"] == [one.metadata.original_relationship for one in links]
 
@@ -264,7 +264,7 @@ class TestToolsOfHosts:
         }
 
         assert [] == list(Draft202012Validator(schema).iter_errors(arguments))
-        assert parameters.keys() >= tool.signature.check(arguments, tool="tool").keys()
+        assert parameters.keys() >= tool._signature.check(arguments, tool="tool").keys()
 
     @given(parameters=st.dictionaries(st.sampled_from("abc"), st.tuples(kinds, st.booleans()), max_size=3))
     def test_strict_schema_for_anthropic_is_unchanged_by_its_sdk(self, parameters):

@@ -19,7 +19,7 @@ from anyio import Path as AsyncPath
 
 from mama_structs import HashEmbedder, Session, sync
 from mama_structs.adapters.anthropic.memory_backend import memory_tool
-from mama_structs.records import HostRecord
+from mama_structs.records import Record
 
 SUITE = Path(os.environ["MAMA_STRUCTS_SUITE"]) / "tests/lib/tools/memory_tools/test_filesystem.py"
 LABELS = ("anthropic", "memories")
@@ -46,7 +46,7 @@ def _place(path: str) -> tuple[tuple[str, ...], str]:
     return (*LABELS, *folders), name
 
 
-def _path(record: HostRecord) -> str:
+def _path(record: Record) -> str:
     return "/".join((*record.labels[len(LABELS) :], record.key))
 
 

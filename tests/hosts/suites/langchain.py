@@ -10,7 +10,7 @@ from langchain_tests.integration_tests.base_store import BaseStoreAsyncTests, Ba
 from langchain_tests.integration_tests.vectorstores import EMBEDDING_SIZE
 
 from mama_structs import HashEmbedder, Session, sync
-from mama_structs.adapters.langchain.stores import SessionKeyValueStore, SessionRetriever, embedder
+from mama_structs.adapters.langchain.stores import SessionKeyValueStore, SessionRetriever, embedder_from_langchain
 from mama_structs.adapters.langchain.vector_store import SessionVectorStore
 from mama_structs.memory.embedding.protocol import Calibration
 
@@ -28,7 +28,7 @@ def of_the_suite():
     The vectors are meaningless, so the embedder has no calibration.
     """
     fake = DeterministicFakeEmbedding(size=EMBEDDING_SIZE)
-    return embedder(fake, name="deterministic", dimensions=EMBEDDING_SIZE, calibration=Calibration())
+    return embedder_from_langchain(fake, name="deterministic", dimensions=EMBEDDING_SIZE, calibration=Calibration())
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ class _OnMemories(RetrieversIntegrationTests):
     @pytest.fixture(autouse=True)
     def remembered(self, blocking):
         for topic in ("auth", "storage", "caching", "logging", "testing"):
-            blocking.memories.save_decision(topic, f"{topic} is done by hand", "nobody else does")
+            blocking.memories.save_decision(f"{topic} is done by hand", topic=topic, reasoning="nobody else does")
         texts = [f"page {number} tells how auth is done" for number in range(5)]
         SessionVectorStore.from_texts(texts, session=blocking)
         self.session = blocking

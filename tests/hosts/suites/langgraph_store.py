@@ -72,7 +72,7 @@ class BlockingStore(LangGraphStore):
     start_ttl_sweeper = stop_ttl_sweeper = setup
 
     def sweep_ttl(self) -> int:
-        return self._bridge.run(self._bridge.session.records.sweep)
+        return self._bridge.run(self._bridge.session.records.delete_expired)
 
 
 class AwaitedStore(LangGraphStore):
@@ -90,7 +90,7 @@ class AwaitedStore(LangGraphStore):
     start_ttl_sweeper = stop_ttl_sweeper = setup
 
     async def sweep_ttl(self) -> int:
-        return await self._bridge.session.records.sweep()
+        return await self._bridge.session.records.delete_expired()
 
 
 def _location(conn_string: str) -> str | None:

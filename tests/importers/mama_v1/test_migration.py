@@ -19,8 +19,9 @@ import pytest
 from mama_v1_0 import NOW, START, OldStore, Open, exported
 
 import mama_structs
+from mama_structs import admin
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, MigrationError
-from mama_structs.importers.mama_v1 import migrate, rollback
+from mama_structs.importers.mama_v1 import migrate_v1, rollback_v1
 from mama_structs.importers.mama_v1.migration_plan import BACKFILLED_KEY, MIGRATION_MARK_KEY
 from mama_structs.memory.embedding.factory import as_embedder
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
@@ -58,7 +59,7 @@ def sample(name, folder):
 
 async def links_of(memories, ids):
     """Return all links of the memories with these ids, by link id."""
-    return {link.id: link for one in ids for link in await memories.links_of(one)}
+    return {link.id: link for one in ids for link in await memories.links(one)}
 
 
 async def test_migrate_stores_or_reports_every_row_of_the_manifest(tmp_path):
@@ -66,11 +67,11 @@ async def test_migrate_stores_or_reports_every_row_of_the_manifest(tmp_path):
     path = sample("v1_0_user.db", tmp_path)
     manifest = json.loads((SAMPLES / "v1_0_user.manifest.json").read_text(encoding="utf-8"))
     async with Open() as memories:
-        report = await migrate(memories, path)
-        said = {row.id for row in report.odd_rows}
+        report = await migrate_v1(memories, path)
+        said = {row.id for row in report.warnings}
         rows = [*manifest["clean"], *(row["id"] for row in manifest["awkward"])]
         found = {one: await memories.get(one) for one in rows}
-        chains = {topic: await memories.by_topic(topic) for topic in manifest["chains"]}
+        chains = {topic: await memories.history(topic=topic) for topic in manifest["chains"]}
         links = await links_of(memories, rows)
         checkpoint = await memories.latest_checkpoint()
         assert await memories.search("why did we leave JWT?")
@@ -78,8 +79,8 @@ async def test_migrate_stores_or_reports_every_row_of_the_manifest(tmp_path):
     counts = {one.table: one for one in report.tables}
     assert manifest["counts"]["decisions"] == len(found) == counts["decisions"].migrated
     for table in ("decisions", "decision_edges", "checkpoints", "sessions", "error_patterns"):
-        assert manifest["counts"][table] == counts[table].rows == counts[table].migrated + counts[table].left_out
-    assert manifest["counts"]["embeddings"] == counts["vss_memories"].left_out
+        assert manifest["counts"][table] == counts[table].rows == counts[table].migrated + counts[table].skipped
+    assert manifest["counts"]["embeddings"] == counts["vss_memories"].skipped
     assert said.issuperset(f"session_2025-{day}" for day in ("06-02-0100", "11-22-1130"))
     for topic, ids in manifest["chains"].items():
         chain = [one.id for one in chains[topic].memories if one.id in manifest["clean"]]
@@ -103,11 +104,11 @@ async def test_migrate_reports_no_odd_rows_for_a_file_of_v1_0(tmp_path):
     """A file written by v1.0's own handlers is migrated without odd rows."""
     path = sample("v1_0_real_writes.db", tmp_path)
     async with Open(now=1_800_000_000.0) as memories:
-        report = await migrate(memories, path)
+        report = await migrate_v1(memories, path)
         checkpoint = await memories.latest_checkpoint()
-        chain = await memories.by_topic("auth_strategy")
+        chain = await memories.history(topic="auth_strategy")
 
-    assert () == report.odd_rows
+    assert () == report.warnings
     assert ["v1_0_real_writes.db"] == [one.name for one in tmp_path.iterdir()]
     assert checkpoint.content.startswith("작업 중단")
     assert [
@@ -124,8 +125,8 @@ async def test_migrate_adds_at_most_8_links_per_memory(old, tmp_path):
     They age from the migration and duplicate no explicit link.
     """
     async with Open() as memories:
-        report = await migrate(memories, old)
-        ids = [one.id for one in await memories.recent(limit=1000)]
+        report = await migrate_v1(memories, old)
+        ids = [one.id for one in await memories.list(limit=1000)]
         links = await links_of(memories, ids)
 
     added = [link for link in links.values() if link.metadata.extra.get(BACKFILLED_KEY)]
@@ -154,7 +155,7 @@ async def test_migrate_chains_decisions_of_a_topic(tmp_path):
         store.edge("4", "3")
         store.edge("5", "3")
     async with Open(linking="off") as memories:
-        report = await migrate(memories, path)
+        report = await migrate_v1(memories, path)
         links = await links_of(memories, [str(number) for number in range(8)])
 
     assert {("2", "0", 1.0), ("1", "0", 0.6), ("2", "1", 0.6), ("4", "3", 1.0), ("5", "3", 1.0)} == {
@@ -166,7 +167,7 @@ async def test_migrate_chains_decisions_of_a_topic(tmp_path):
 async def test_migrate_adds_only_topic_links_when_automatic_links_are_off(old):
     """If the host disables automatic links, only the links within topics are added."""
     async with Open(linking="off") as memories:
-        report = await migrate(memories, old)
+        report = await migrate_v1(memories, old)
 
     assert not {"association", "temporal"} & set(report.backfilled)
 
@@ -182,7 +183,7 @@ async def test_search_ranks_decisions_superseded_in_v1_0_behind(tmp_path):
         store.decision("auth", id="jwt", decision="Use JWT tokens", created_at=START)
         store.decision("auth", id="redis", decision="Use Redis sessions", supersedes="jwt", created_at=START + 10**9)
     async with Open() as memories:
-        await migrate(memories, path)
+        await migrate_v1(memories, path)
         now = {hit.memory.id: hit for hit in await memories.search("JWT tokens")}
         then = await memories.search("JWT tokens", as_of=datetime.fromtimestamp(START / 1000 + 5, UTC))
 
@@ -196,9 +197,9 @@ async def test_search_finds_the_reason_of_a_failed_decision(tmp_path):
     with OldStore.made(path) as store:
         store.decision("auth", id="jwt", outcome="FAILED", failure_reason="Revoked tokens stayed valid for an hour.")
     async with Open() as memories:
-        await migrate(memories, path)
-        (best, *_) = await memories.search("revoked tokens stayed valid", types="context")
-        (link,) = await memories.links_of(best.memory.id)
+        await migrate_v1(memories, path)
+        (best, *_) = await memories.search("revoked tokens stayed valid", type="context")
+        (link,) = await memories.links(best.memory.id)
 
     assert ("jwt", "outcome_of") == (link.to_id, link.metadata.original_relationship)
 
@@ -206,15 +207,15 @@ async def test_search_finds_the_reason_of_a_failed_decision(tmp_path):
 async def test_migrate_changes_nothing_when_repeated(old, tmp_path):
     """A repeated migration changes nothing, and reports the same about the old file."""
     async with Open() as memories:
-        first = await migrate(memories, old)
+        first = await migrate_v1(memories, old)
         before = await exported(memories, tmp_path)
         memories._shared.clock = lambda: NOW + 10**6
         told = []
-        again = await migrate(memories, old, progress=lambda done, total: told.append((done, total)))
+        again = await migrate_v1(memories, old, progress=lambda done, total: told.append((done, total)))
 
         assert before == await exported(memories, tmp_path)
 
-    assert (0, first.added) == (again.added, again.known)
+    assert (0, first.added) == (again.added, again.existing)
     assert told
     for name in (
         "at",
@@ -233,11 +234,11 @@ async def test_migrate_dry_run_reports_without_writing(old, tmp_path):
     """A dry run reports what a migration would do, and writes nothing."""
     async with Open() as memories:
         before = await exported(memories, tmp_path)
-        would = await migrate(memories, old, dry_run=True)
+        would = await migrate_v1(memories, old, dry_run=True)
 
         assert before == await exported(memories, tmp_path)
 
-        done = await migrate(memories, old)
+        done = await migrate_v1(memories, old)
 
     assert would.dry_run
     for name in ("added", "known", "tables", "memories", "links", "odd_rows"):
@@ -248,7 +249,7 @@ async def test_migrate_progress_reaches_the_total(old):
     """The reported progress never decreases, and ends at the total."""
     told = []
     async with Open() as memories:
-        report = await migrate(memories, old, progress=lambda done, total: told.append((done, total)))
+        report = await migrate_v1(memories, old, progress=lambda done, total: told.append((done, total)))
 
     assert (2 * report.added, 2 * report.added) == told[-1]
     assert told == sorted(told)
@@ -265,7 +266,7 @@ async def test_migrate_continues_after_an_interruption_at_any_transaction(small_
     with OldStore.made(path) as store:
         store.history(14)
     async with Open() as memories:
-        await migrate(memories, path)
+        await migrate_v1(memories, path)
         expected = await exported(memories, tmp_path)
     transactions = 0
     for end in range(100):
@@ -282,7 +283,7 @@ async def test_migrate_continues_after_an_interruption_at_any_transaction(small_
 
             memories._shared.engine.write = write
             try:
-                await migrate(memories, path)
+                await migrate_v1(memories, path)
             except Interrupted:
                 transactions += 1
             else:
@@ -291,7 +292,7 @@ async def test_migrate_continues_after_an_interruption_at_any_transaction(small_
                 del memories._shared.engine.write
         # The first transaction stores the start time, so a migration that continues later gives the same result.
         async with Open(tmp_path / f"{end}", now=NOW + (5000 if end else 0)) as memories:
-            await migrate(memories, path)
+            await migrate_v1(memories, path)
 
             assert expected == await exported(memories, tmp_path)
     assert 7 <= transactions
@@ -320,7 +321,7 @@ async def test_migrate_continues_after_a_kill(small_chunks, tmp_path):
     with OldStore.made(old) as store:
         store.history(14)
     async with Open() as memories:
-        await migrate(memories, old)
+        await migrate_v1(memories, old)
         expected = await exported(memories, tmp_path)
     for after in (2, 5):
         process = subprocess.Popen(  # noqa: ASYNC220 - it is killed in a moment
@@ -333,10 +334,10 @@ async def test_migrate_continues_after_a_kill(small_chunks, tmp_path):
                 process.stdout.readline()
             process.kill()
     async with Open(tmp_path / "store") as memories:
-        await migrate(memories, old)
+        await migrate_v1(memories, old)
 
         assert expected == await exported(memories, tmp_path)
-        assert not [one for one in await memories.check() if one.severity == "error"]
+        assert not [one for one in await admin.check(memories) if one.severity == "error"]
 
 
 async def test_migrate_continues_after_an_embedder_failure(old, small_chunks):
@@ -355,27 +356,27 @@ async def test_migrate_continues_after_an_embedder_failure(old, small_chunks):
         await memories._shared.embedding.calibration()
         calls = 0
         with pytest.raises(EmbeddingFailed):
-            await migrate(memories, old)
-        report = await migrate(memories, old)
+            await migrate_v1(memories, old)
+        report = await migrate_v1(memories, old)
 
-    assert 0 < report.known
-    assert report.known + report.added == sum(report.memories.values())
+    assert 0 < report.existing
+    assert report.existing + report.added == sum(report.memories.values())
 
 
 async def test_rollback_restores_the_exact_store(old, tmp_path):
     """A rollback restores the store's export exactly, and a later migration is the same."""
     async with Open() as memories:
-        first = await memories.save_decision("auth", "Use sessions", "They can be revoked.")
-        await memories.save_decision("auth", "Use Redis sessions", "Two nodes.", supersedes=first.id)
+        first = await memories.save_decision("Use sessions", topic="auth", reasoning="They can be revoked.")
+        await memories.save_decision("Use Redis sessions", topic="auth", reasoning="Two nodes.", supersedes=first.id)
         before = await exported(memories, tmp_path)
-        done = await migrate(memories, old)
+        done = await migrate_v1(memories, old)
         after = await exported(memories, tmp_path)
-        report = await rollback(memories)
+        report = await rollback_v1(memories)
 
         assert before == await exported(memories, tmp_path)
 
-        nothing = await rollback(memories)
-        await migrate(memories, old)
+        nothing = await rollback_v1(memories)
+        await migrate_v1(memories, old)
 
         assert after == await exported(memories, tmp_path)
 
@@ -389,43 +390,43 @@ async def test_rollback_continues_after_an_interruption(old, tmp_path):
     """An interrupted rollback continues when repeated, and a later migration is the same."""
     async with Open() as memories:
         before = await exported(memories, tmp_path)
-        await migrate(memories, old)
+        await migrate_v1(memories, old)
         after = await exported(memories, tmp_path)
-        for goes_on in (rollback, lambda memories: migrate(memories, old)):
+        for goes_on in (rollback_v1, lambda memories: migrate_v1(memories, old)):
 
             def stop(done, total):
                 raise Interrupted
 
             with pytest.raises(Interrupted):
-                await rollback(memories, progress=stop)
+                await rollback_v1(memories, progress=stop)
             await goes_on(memories)
 
-            assert (before if goes_on is rollback else after) == await exported(memories, tmp_path)
+            assert (before if goes_on is rollback_v1 else after) == await exported(memories, tmp_path)
 
-            await migrate(memories, old)
+            await migrate_v1(memories, old)
 
 
 async def test_rollback_raises_when_later_changes_would_be_lost(old, tmp_path):
     """Memories that were changed or linked since are deleted only with force=True."""
     async with Open() as memories:
-        await migrate(memories, old)
-        decision = (await memories.recent(limit=1, types="decision"))[0]
+        await migrate_v1(memories, old)
+        decision = (await memories.list(limit=1, type="decision"))[0]
         await memories.set_outcome(decision.id, "SUCCESS")
-        later = await memories.save_decision("late", "Go on", "It works.", implements=[decision.id])
+        later = await memories.save_decision("Go on", topic="late", reasoning="It works.", implements=[decision.id])
         before = await exported(memories, tmp_path)
 
         with pytest.raises(
             MigrationError, match=r"1 migrated memories were changed since .*, and .* links with"
         ) as caught:
-            await rollback(memories)
+            await rollback_v1(memories)
 
         assert before == await exported(memories, tmp_path)
         assert "It works" not in str(caught.value)
 
-        report = await rollback(memories, force=True)
+        report = await rollback_v1(memories, force=True)
 
-        assert [later.id] == [one.id for one in await memories.recent()]
-        assert [] == await memories.links_of(later.id)
+        assert [later.id] == [one.id for one in await memories.list()]
+        assert [] == await memories.links(later.id)
 
     assert ((decision.id,), (later.id,)) == (report.changed, report.linked)
 
@@ -433,20 +434,20 @@ async def test_rollback_raises_when_later_changes_would_be_lost(old, tmp_path):
 async def test_migrate_keeps_memories_that_were_changed_since(old, tmp_path):
     """A memory that was changed after its migration is unchanged by a repeated migration."""
     async with Open() as memories:
-        await migrate(memories, old)
-        decision = (await memories.recent(limit=1, types="decision"))[0]
+        await migrate_v1(memories, old)
+        decision = (await memories.list(limit=1, type="decision"))[0]
         changed = await memories.set_outcome(decision.id, "PARTIAL")
-        report = await migrate(memories, old)
+        report = await migrate_v1(memories, old)
 
         assert changed == await memories.get(decision.id)
 
-    assert [decision.id] == [odd.id for odd in report.odd_rows if odd.kind == "changed_since"]
+    assert [decision.id] == [odd.id for odd in report.warnings if odd.kind == "changed_since"]
 
 
 async def test_migrate_and_rollback_a_grown_file_separately(old, tmp_path):
     """A second migration adds the new rows of a grown file, and can be rolled back separately."""
     async with Open() as memories:
-        await migrate(memories, old)
+        await migrate_v1(memories, old)
         before = await exported(memories, tmp_path)
         with OldStore.made(tmp_path / "other.db") as store:
             store.history(COUNT)
@@ -455,18 +456,18 @@ async def test_migrate_and_rollback_a_grown_file_separately(old, tmp_path):
             store.decision(last[1], id="new", supersedes=last[0], created_at=at)
             store.database.execute("UPDATE decisions SET limitation = 'late' WHERE rowid = 1")
         memories._shared.clock = lambda: NOW + 1000
-        report = await migrate(memories, tmp_path / "other.db")
-        (link, *_) = [one for one in await memories.links_of("new") if one.link_type is LinkType.EVOLUTION]
-        undone = await rollback(memories)
+        report = await migrate_v1(memories, tmp_path / "other.db")
+        (link, *_) = [one for one in await memories.links("new") if one.link_type is LinkType.EVOLUTION]
+        undone = await rollback_v1(memories)
 
         assert before == await exported(memories, tmp_path)
 
-        last_one = await rollback(memories)
+        last_one = await rollback_v1(memories)
 
         assert 0 == await memories.count()
 
     assert 2 == report.added
-    assert "row_changed" in [odd.kind for odd in report.odd_rows]
+    assert "row_changed" in [odd.kind for odd in report.warnings]
     assert last[0] == link.to_id
     assert (1, 0) == (undone.migrations_left, last_one.migrations_left)
 
@@ -474,9 +475,9 @@ async def test_migrate_and_rollback_a_grown_file_separately(old, tmp_path):
 async def test_migrate_keeps_unrelated_memories_with_a_taken_id(old, tmp_path):
     """An existing memory with an old id stays, and the row and its links are reported."""
     async with Open() as memories:
-        await migrate(memories, old)
-        taken = (await memories.recent(limit=1, types="decision"))[0].id
-        await rollback(memories)
+        await migrate_v1(memories, old)
+        taken = (await memories.list(limit=1, type="decision"))[0].id
+        await rollback_v1(memories)
         lines = (await exported(memories, tmp_path)).decode()
 
         assert '"memory"' not in lines
@@ -488,14 +489,14 @@ async def test_migrate_keeps_unrelated_memories_with_a_taken_id(old, tmp_path):
 
         plain = await memories.save_context("something else")
         await memories._shared.write(put)
-        report = await migrate(memories, old)
+        report = await migrate_v1(memories, old)
         kept = await memories.get(taken)
-        again = await migrate(memories, old)
+        again = await migrate_v1(memories, old)
 
     counts = {one.table: one for one in report.tables}
     assert "something else" == kept.content
-    assert taken in [odd.id for odd in report.odd_rows if odd.kind == "id_taken"]
-    assert 1 == counts["decisions"].left_out
+    assert taken in [odd.id for odd in report.warnings if odd.kind == "id_taken"]
+    assert 1 == counts["decisions"].skipped
     assert report.tables == again.tables
 
 
@@ -504,11 +505,11 @@ async def test_migrate_accepts_a_database_without_rows(tmp_path):
     with OldStore.made(tmp_path / "old.db"):
         pass
     async with Open() as memories:
-        report = await migrate(memories, tmp_path / "old.db")
+        report = await migrate_v1(memories, tmp_path / "old.db")
 
-        assert (await rollback(memories)).migration is None
+        assert (await rollback_v1(memories)).migration is None
 
-    assert (0, 0, 0.0) == (report.added, report.known, report.backfilled_average)
+    assert (0, 0, 0.0) == (report.added, report.existing, report.backfilled_average)
     assert "0 memories added" in str(report)
 
 
@@ -522,7 +523,7 @@ async def test_migration_report_names_every_odd_row_without_content(tmp_path):
         for number in range(60):
             store.decision("a", id=f"row {number}\x1b[2J", decision="the secret plan", confidence=None)
     async with Open() as memories:
-        report = await migrate(memories, tmp_path / "old.db")
+        report = await migrate_v1(memories, tmp_path / "old.db")
 
     text, data = str(report), json.dumps(report.to_json())
     kinds = [one["kind"] for one in report.to_json()["odd_rows"]]
@@ -545,12 +546,12 @@ async def test_reports_and_errors_contain_no_control_characters(tmp_path):
         store.database.execute('CREATE TABLE "evil\x1b[2J" (a)')
         store.database.execute('INSERT INTO "evil\x1b[2J" VALUES (1)')
     async with Open() as memories:
-        report = await migrate(memories, path)
-        for one in await memories.recent():
+        report = await migrate_v1(memories, path)
+        for one in await memories.list():
             await memories.set_outcome(one.id, "SUCCESS")
         with pytest.raises(MigrationError, match="changed since") as caught:
-            await rollback(memories)
-        undone = await rollback(memories, force=True)
+            await rollback_v1(memories)
+        undone = await rollback_v1(memories, force=True)
 
     for text in (str(report), str(undone), str(caught.value)):
         assert all(line.isprintable() for line in text.split("\n"))
@@ -564,7 +565,7 @@ async def test_migrate_and_rollback_reject_wrong_arguments(old, arguments):
     """Wrong arguments raise InvalidArgument before anything is read."""
     async with Open() as memories:
         with pytest.raises(InvalidArgument):
-            await migrate(memories, **({"path": old} | arguments))
+            await migrate_v1(memories, **({"path": old} | arguments))
 
 
 async def test_migrate_writes_nothing_for_a_bad_file(tmp_path):
@@ -573,7 +574,7 @@ async def test_migrate_writes_nothing_for_a_bad_file(tmp_path):
     async with Open() as memories:
         before = await memories.stats()
         with pytest.raises(MigrationError):
-            await migrate(memories, tmp_path / "bad.db")
+            await migrate_v1(memories, tmp_path / "bad.db")
 
         assert before == await memories.stats()
 
@@ -581,7 +582,7 @@ async def test_migrate_writes_nothing_for_a_bad_file(tmp_path):
 async def test_store_answers_other_calls_during_a_migration(old):
     """Other calls are answered while a migration runs."""
     async with Open() as memories:
-        running = asyncio.create_task(migrate(memories, old))
+        running = asyncio.create_task(migrate_v1(memories, old))
         answered = 0
         while not running.done():
             await memories.count()

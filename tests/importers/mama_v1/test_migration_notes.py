@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mama_v1_0 import NOW, START, OldStore, Open, exported
 
+from mama_structs import admin
 from mama_structs.errors import MigrationError
-from mama_structs.importers.mama_v1 import migrate, read_old, rollback
+from mama_structs.importers.mama_v1 import migrate_v1, read_v1, rollback_v1
 from mama_structs.importers.mama_v1.migration import NOTE_PREFIX, read_notes
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.session.session import Session
@@ -98,22 +99,22 @@ def counts(report):
 def kinds(report):
     """Return the table and the kind of each row that changed since its migration."""
     since = {"row_changed", "changed_since", "deleted_since", "unlinked_since", "id_taken"}
-    return [(one.table, one.kind) for one in report.odd_rows if one.kind in since]
+    return [(one.table, one.kind) for one in report.warnings if one.kind in since]
 
 
 async def test_migrate_restores_new_rows_of_a_grown_file_after_a_rollback(old, tmp_path):
     """New rows are in the store after migration, growth, migration, rollback and migration."""
     async with Open() as memories:
-        await migrate(memories, old.path)
+        await migrate_v1(memories, old.path)
         before = await exported(memories, tmp_path)
         new = old.grow()
-        await migrate(memories, old.path)
+        await migrate_v1(memories, old.path)
         after = await exported(memories, tmp_path)
-        await rollback(memories)
+        await rollback_v1(memories)
 
         assert before == await exported(memories, tmp_path)
 
-        report = await migrate(memories, old.path)
+        report = await migrate_v1(memories, old.path)
 
         assert after == await exported(memories, tmp_path)
         assert (await memories.get(new)).topic == "auth"
@@ -125,7 +126,7 @@ async def test_migrate_restores_new_rows_of_a_grown_file_after_a_rollback(old, t
 async def test_rollback_deletes_a_new_link_between_old_rows_only(old, tmp_path, how):
     """A new link alone belongs to the newer migration, whose rollback deletes only this link."""
     async with Open() as memories:
-        await migrate(memories, old.path)
+        await migrate_v1(memories, old.path)
         before = await exported(memories, tmp_path)
         if how == "edge":
             old.link("cache_0", "auth_0", "contradicts")
@@ -133,9 +134,9 @@ async def test_rollback_deletes_a_new_link_between_old_rows_only(old, tmp_path, 
             old.run("UPDATE decisions SET supersedes = 'auth_0' WHERE id = 'cache_0'")
         else:
             old.run("UPDATE decisions SET superseded_by = 'cache_0', updated_at = 1 WHERE id = 'auth_0'")
-        report = await migrate(memories, old.path)
-        words = {one.metadata.original_relationship for one in await memories.links_of("cache_0")}
-        undone = await rollback(memories)
+        report = await migrate_v1(memories, old.path)
+        words = {one.metadata.original_relationship for one in await memories.links("cache_0")}
+        undone = await rollback_v1(memories)
 
         assert before == await exported(memories, tmp_path)
 
@@ -147,12 +148,12 @@ async def test_rollback_deletes_a_new_link_between_old_rows_only(old, tmp_path, 
 async def test_rollback_undoes_the_last_migration_despite_clock_changes(old, tmp_path):
     """A clock that was set back does not change the order of migrations."""
     async with Open() as memories:
-        first = await migrate(memories, old.path)
+        first = await migrate_v1(memories, old.path)
         before = await exported(memories, tmp_path)
         old.grow()
         memories._shared.clock = lambda: NOW - 10**7
-        second = await migrate(memories, old.path)
-        undone = [await rollback(memories), await exported(memories, tmp_path), await rollback(memories)]
+        second = await migrate_v1(memories, old.path)
+        undone = [await rollback_v1(memories), await exported(memories, tmp_path), await rollback_v1(memories)]
 
     assert second.at < first.at
     assert (second.migration, before, first.migration) == (undone[0].migration, undone[1], undone[2].migration)
@@ -162,7 +163,7 @@ async def test_rollback_undoes_the_last_migration_despite_clock_changes(old, tmp
 async def test_migrate_does_not_restore_deleted_memories(old, tmp_path, grown):
     """Deleted memories are skipped and counted, for the same file and for a grown one."""
     async with Open() as memories:
-        await migrate(memories, old.path)
+        await migrate_v1(memories, old.path)
         await memories.delete("cache_0")
         checkpoint = await memories.latest_checkpoint()
         await memories.delete(checkpoint.id)
@@ -170,10 +171,10 @@ async def test_migrate_does_not_restore_deleted_memories(old, tmp_path, grown):
         if grown:
             old.grow()
             old.link("cache_0", "auth_0")
-        would = await migrate(memories, old.path, dry_run=True)
-        report = await migrate(memories, old.path)
+        would = await migrate_v1(memories, old.path, dry_run=True)
+        report = await migrate_v1(memories, old.path)
         if grown:
-            await rollback(memories)
+            await rollback_v1(memories)
 
         assert before == await exported(memories, tmp_path)
 
@@ -189,17 +190,17 @@ async def test_migrate_does_not_restore_deleted_links(old, tmp_path, grown):
     """Deleted links are skipped and counted, for the same file and for a grown one."""
     old.link()
     async with Open() as memories:
-        await migrate(memories, old.path)
+        await migrate_v1(memories, old.path)
         (link,) = [
-            one for one in await memories.links_of("cache_0") if one.metadata.original_relationship == "contradicts"
+            one for one in await memories.links("cache_0") if one.metadata.original_relationship == "contradicts"
         ]
         await memories.unlink(link.id)
         before = await exported(memories, tmp_path)
         if grown:
             old.grow()
-        report = await migrate(memories, old.path)
+        report = await migrate_v1(memories, old.path)
         if grown:
-            await rollback(memories)
+            await rollback_v1(memories)
 
         assert before == await exported(memories, tmp_path)
 
@@ -211,10 +212,10 @@ async def test_migrate_counts_rows_changed_in_the_old_file_as_left_out(old):
     """A row changed after its migration counts as left out, and its memory is unchanged."""
     old.link()
     async with Open() as memories:
-        await migrate(memories, old.path)
+        await migrate_v1(memories, old.path)
         old.run("UPDATE decisions SET decision = 'Use something else' WHERE id = 'auth_0'")
         old.run("UPDATE decision_edges SET reason = 'Another reason'")
-        report = await migrate(memories, old.path)
+        report = await migrate_v1(memories, old.path)
 
         assert "Use auth" == (await memories.get("auth_0")).content
 
@@ -225,11 +226,11 @@ async def test_migrate_counts_rows_changed_in_the_old_file_as_left_out(old):
 async def test_migrate_recognizes_rows_that_were_superseded_since(old):
     """Changes of v1.0 in a superseded row create no second context and no odd row."""
     async with Open() as memories:
-        await migrate(memories, old.path)
+        await migrate_v1(memories, old.path)
         old.grow()
-        report = await migrate(memories, old.path)
+        report = await migrate_v1(memories, old.path)
 
-        assert 1 == await memories.count(types="context")
+        assert 1 == await memories.count(type="context")
 
     assert [] == kinds(report)
 
@@ -237,10 +238,10 @@ async def test_migrate_recognizes_rows_that_were_superseded_since(old):
 async def test_migrate_ignores_changed_mentions(old):
     """A host that finds other mentions in the texts does not make rows count as changed."""
     async with Open() as memories:
-        await migrate(memories, old.path)
+        await migrate_v1(memories, old.path)
         old.grow()
         memories._shared.find_mentions = lambda text: ["id:1"]
-        report = await migrate(memories, old.path)
+        report = await migrate_v1(memories, old.path)
 
     assert [] == kinds(report)
 
@@ -248,11 +249,11 @@ async def test_migrate_ignores_changed_mentions(old):
 async def test_migrate_writes_nothing_when_already_complete(old):
     """A repeated migration writes nothing, not even a note."""
     async with Open() as memories:
-        await migrate(memories, old.path)
+        await migrate_v1(memories, old.path)
         old.grow()
-        await migrate(memories, old.path)
+        await migrate_v1(memories, old.path)
         before = await memories._shared.read(lambda reader: (reader.change, reader.notes()))
-        await migrate(memories, old.path)
+        await migrate_v1(memories, old.path)
 
         assert before == await memories._shared.read(lambda reader: (reader.change, reader.notes()))
 
@@ -262,27 +263,27 @@ async def test_migrate_writes_nothing_when_already_complete(old):
 async def test_rollback_treats_imported_migration_marks_as_earlier_migrations(old, tmp_path):
     """Imported migrated memories are an earlier migration to resume or roll back."""
     async with Open() as memories:
-        await migrate(memories, old.path)
+        await migrate_v1(memories, old.path)
         await exported(memories, tmp_path)
     async with Open(now=NOW + 1000) as memories:
-        await memories.import_jsonl(tmp_path / "out.jsonl")
+        await admin.import_jsonl(memories, tmp_path / "out.jsonl")
         imported = await exported(memories, tmp_path)
-        again = await migrate(memories, old.path)
+        again = await migrate_v1(memories, old.path)
 
         assert imported == await exported(memories, tmp_path)
 
-        await rollback(memories)
+        await rollback_v1(memories)
 
         assert 0 == await memories.count()
 
-        await memories.import_jsonl(copied(imported, tmp_path))
+        await admin.import_jsonl(memories, copied(imported, tmp_path))
         old.grow()
-        await migrate(memories, old.path)
-        first = await rollback(memories)
+        await migrate_v1(memories, old.path)
+        first = await rollback_v1(memories)
 
         assert imported == await exported(memories, tmp_path)
 
-        second = await rollback(memories)
+        second = await rollback_v1(memories)
 
     assert (0, datetime.fromtimestamp(NOW, UTC)) == (again.added, again.at)
     assert (1, 0) == (first.migrations_left, second.migrations_left)
@@ -325,23 +326,23 @@ async def test_second_migration_continues_after_an_interruption(old, tmp_path):
     The same is true if it is rolled back.
     """
     async with Open() as memories:
-        await migrate(memories, old.path)
+        await migrate_v1(memories, old.path)
         before = await exported(memories, tmp_path)
         old.grow()
         old.link()
-        await migrate(memories, old.path)
+        await migrate_v1(memories, old.path)
         after = await exported(memories, tmp_path)
-        await rollback(memories)
+        await rollback_v1(memories)
         for end in itertools.count():
             memories._shared.clock = lambda: NOW
-            is_ended = await stopped(memories, end, migrate(memories, old.path))
+            is_ended = await stopped(memories, end, migrate_v1(memories, old.path))
             if end:
                 memories._shared.clock = lambda: NOW + 1000
-                await migrate(memories, old.path)
+                await migrate_v1(memories, old.path)
 
                 assert after == await exported(memories, tmp_path)
 
-                await rollback(memories)
+                await rollback_v1(memories)
 
             assert before == await exported(memories, tmp_path)
 
@@ -351,7 +352,7 @@ async def test_second_migration_continues_after_an_interruption(old, tmp_path):
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("then", [rollback, migrate])
+@pytest.mark.parametrize("then", [rollback_v1, migrate_v1])
 async def test_second_rollback_continues_after_an_interruption(old, tmp_path, then):
     """
     A rollback interrupted at any transaction continues when it is repeated.
@@ -359,22 +360,22 @@ async def test_second_rollback_continues_after_an_interruption(old, tmp_path, th
     A migration can follow instead.
     """
     async with Open() as memories:
-        await migrate(memories, old.path)
+        await migrate_v1(memories, old.path)
         before = await exported(memories, tmp_path)
         old.grow()
         old.link()
         old.link("auth_0", "cache_0", "refines")
-        await migrate(memories, old.path)
+        await migrate_v1(memories, old.path)
         after = await exported(memories, tmp_path)
         for end in itertools.count():
-            is_ended = await stopped(memories, end, rollback(memories))
+            is_ended = await stopped(memories, end, rollback_v1(memories))
             if not is_ended:
                 break
-            await (rollback(memories) if then is rollback else migrate(memories, old.path))
+            await (rollback_v1(memories) if then is rollback_v1 else migrate_v1(memories, old.path))
 
-            assert (before if then is rollback else after) == await exported(memories, tmp_path)
+            assert (before if then is rollback_v1 else after) == await exported(memories, tmp_path)
 
-            await migrate(memories, old.path)
+            await migrate_v1(memories, old.path)
 
         assert before == await exported(memories, tmp_path)
     assert 3 <= end
@@ -384,10 +385,10 @@ async def test_second_rollback_continues_after_an_interruption(old, tmp_path, th
 async def test_concurrent_migrations_of_one_file_have_the_same_result(old, tmp_path):
     """Two concurrent migrations of one file have the same result as one."""
     async with Open() as memories:
-        await migrate(memories, old.path)
+        await migrate_v1(memories, old.path)
         expected = await exported(memories, tmp_path)
     async with Open() as memories:
-        reports = await asyncio.gather(*(migrate(memories, old.path) for _ in range(2)))
+        reports = await asyncio.gather(*(migrate_v1(memories, old.path) for _ in range(2)))
 
         assert expected == await exported(memories, tmp_path)
 
@@ -402,21 +403,21 @@ async def test_rollback_of_an_overlapping_migration_allows_the_earlier_one_to_co
     old.grow()
     async with Open() as memories:
         before = await exported(memories, tmp_path)
-        await migrate(memories, copy)
+        await migrate_v1(memories, copy)
         expected = await exported(memories, tmp_path)
-        await rollback(memories)
+        await rollback_v1(memories)
 
-        assert await stopped(memories, 2, migrate(memories, copy))
+        assert await stopped(memories, 2, migrate_v1(memories, copy))
 
-        await migrate(memories, old.path)
-        await migrate(memories, copy)
-        later = await rollback(memories)
-        report = await migrate(memories, copy)
+        await migrate_v1(memories, old.path)
+        await migrate_v1(memories, copy)
+        later = await rollback_v1(memories)
+        report = await migrate_v1(memories, copy)
 
         # The last line contains the number of exported items.
         assert expected.splitlines()[-1] == (await exported(memories, tmp_path)).splitlines()[-1]
 
-        await rollback(memories)
+        await rollback_v1(memories)
 
         assert before == await exported(memories, tmp_path)
 
@@ -437,12 +438,12 @@ async def test_migration_stops_when_it_is_rolled_back_concurrently(old, small_ch
             count += 1
             if count == 3:
                 backend.write = written
-                await rollback(memories)
+                await rollback_v1(memories)
             return await written(plan)
 
         backend.write = write
         with pytest.raises(MigrationError, match="was taken back by somebody else while it ran"):
-            await migrate(memories, old.path)
+            await migrate_v1(memories, old.path)
 
         assert before == await exported(memories, tmp_path)
         assert {} == await memories._shared.read(read_notes)
@@ -451,13 +452,13 @@ async def test_migration_stops_when_it_is_rolled_back_concurrently(old, small_ch
 async def test_rollback_stops_when_the_migration_is_restarted(old, small_chunks, tmp_path):
     """A rollback stops with an error if the migration restarts, and the migration completes."""
     async with Open() as memories:
-        await migrate(memories, old.path)
+        await migrate_v1(memories, old.path)
         after = await exported(memories, tmp_path)
         running = None
 
         def again(done, total):
             nonlocal running
-            running = running or asyncio.ensure_future(migrate(memories, old.path))
+            running = running or asyncio.ensure_future(migrate_v1(memories, old.path))
 
         backend = memories._shared.engine
         written = backend.write
@@ -470,7 +471,7 @@ async def test_rollback_stops_when_the_migration_is_restarted(old, small_chunks,
 
         backend.write = write
         with pytest.raises(MigrationError, match="somebody else migrates"):
-            await rollback(memories, progress=again)
+            await rollback_v1(memories, progress=again)
 
         assert after == await exported(memories, tmp_path)
 
@@ -479,7 +480,7 @@ async def test_unreadable_note_raises_an_error_that_names_it(old):
     """An unreadable note makes migration and rollback fail with an error that names the note."""
     async with Open() as memories:
         await memories._shared.write(lambda writer: writer.set_note(f"{NOTE_PREFIX}abc", "[" * 5000))
-        for work in (migrate(memories, old.path), rollback(memories)):
+        for work in (migrate_v1(memories, old.path), rollback_v1(memories)):
             with pytest.raises(MigrationError, match="migration/abc"):
                 await work
 
@@ -496,19 +497,19 @@ class Changing:
 
     async def migrate(self):
         """Migrate the database, and compare the counts of the report with the store."""
-        name = read_old(self.old.path).content
+        name = read_v1(self.old.path).content
         before = await exported(self.memories, self.folder)
-        report = await migrate(self.memories, self.old.path)
+        report = await migrate_v1(self.memories, self.old.path)
         if name in [known for known, _ in self.stack]:
             assert before == await exported(self.memories, self.folder)
         else:
             self.stack.append((name, before))
-        rows = read_old(self.old.path)
-        there = {one.id: one for one in await self.memories.recent(limit=1000)}
+        rows = read_v1(self.old.path)
+        there = {one.id: one for one in await self.memories.list(limit=1000)}
         links = {
             (one.from_id, one.to_id, one.metadata.original_relationship)
             for memory in there
-            for one in await self.memories.links_of(memory)
+            for one in await self.memories.links(memory)
         }
         same = [
             row
@@ -517,11 +518,11 @@ class Changing:
         ]
         edges = [row for row in rows.edges if (row.get("from_id"), row.get("to_id"), row.get("relationship")) in links]
         assert (len(same), len(edges)) == tuple(counts(report)[name][0] for name in ("decisions", "decision_edges"))
-        assert all(one.rows == one.migrated + one.left_out for one in report.tables)
+        assert all(one.rows == one.migrated + one.skipped for one in report.tables)
 
     async def rollback(self):
         """Roll back the last migration, and compare the store with its export from before that migration."""
-        undone = await rollback(self.memories)
+        undone = await rollback_v1(self.memories)
         if self.stack:
             name, before = self.stack.pop()
             assert (name, before) == (undone.migration, await exported(self.memories, self.folder))
@@ -548,7 +549,7 @@ def test_stacked_migrations_are_rolled_back_one_by_one(tmp_path_factory, steps):
 
     async def work():
         async with Open() as memories:
-            await memories.save_decision("own", "Keep this", "It is the user's.")
+            await memories.save_decision("Keep this", topic="own", reasoning="It is the user's.")
             changing = Changing(tmp_path_factory.mktemp("old"), memories)
             before = await exported(memories, changing.folder)
             for step in steps:
@@ -558,7 +559,7 @@ def test_stacked_migrations_are_rolled_back_one_by_one(tmp_path_factory, steps):
 
             assert before == await exported(memories, changing.folder)
             assert {} == await memories._shared.read(read_notes)
-            assert not [one for one in await memories.check() if one.severity == "error"]
+            assert not [one for one in await admin.check(memories) if one.severity == "error"]
 
     asyncio.run(work())
 
@@ -617,4 +618,4 @@ async def test_notes_are_not_exported_and_survive_reopening(tmp_path):
         assert {} == await session.memories._shared.read(lambda reader: reader.notes())
     async with Open(tmp_path / "store") as memories:
         assert {"a": "1"} == await memories._shared.read(lambda reader: reader.notes("a"))
-        assert [] == [one for one in await memories.check() if one.severity == "error"]
+        assert [] == [one for one in await admin.check(memories) if one.severity == "error"]

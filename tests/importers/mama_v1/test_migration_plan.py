@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_v1_0 import START, OldStore
 
-from mama_structs.importers.mama_v1 import OldDatabase, read_old
+from mama_structs.importers.mama_v1 import V1Database, read_v1
 from mama_structs.importers.mama_v1.migration import compute_digest, round_trip
 from mama_structs.importers.mama_v1.migration_plan import build_plan, count_tables, find_cycles, iter_skipped_rows
 from mama_structs.importers.shared.value_readers import ForeignRow, UndecodableText, read_text, read_time
@@ -30,7 +30,7 @@ def planned(tmp_path):
         path = tmp_path / "old.db"
         with OldStore.made(path) as store:
             write(store)
-        old = read_old(path)
+        old = read_v1(path)
         return old, build_plan(old, namespace="default", max_content=most)
 
     return plan
@@ -337,7 +337,7 @@ def test_plan_of_reports_self_links_and_dangling_links(planned):
         kind: sum(odd.kind == kind for odd in plan.odd) for kind in ("self_loop", "dangling")
     }
     assert (3, 0, 3) == next(
-        (one.rows, one.migrated, one.left_out) for one in count_tables(old, plan, {}) if one.table == "decision_edges"
+        (one.rows, one.migrated, one.skipped) for one in count_tables(old, plan, {}) if one.table == "decision_edges"
     )
 
 
@@ -477,7 +477,7 @@ def test_rows_left_out_lists_rows_of_other_tables(planned):
         store.row("sessions", id="session_1")
 
     old, plan = planned(write)
-    counts = {one.table: (one.rows, one.migrated, one.left_out) for one in count_tables(old, plan, {})}
+    counts = {one.table: (one.rows, one.migrated, one.skipped) for one in count_tables(old, plan, {})}
 
     assert (1, 0, 1) == counts["my; notes"] == counts["sessions"]
     assert (4, 0, 4) == counts["schema_version"]
@@ -526,7 +526,7 @@ _values = st.one_of(
 )
 def test_plan_of_any_rows_contains_only_storable_memories(rows):
     """Any row becomes a memory that the store accepts, and both ends of every link exist."""
-    old = OldDatabase(
+    old = V1Database(
         path="old.db",
         checksum="",
         content="",

@@ -16,7 +16,7 @@ import pytest
 from mama_v1_0 import OldStore
 
 from mama_structs.errors import InvalidArgument, MigrationError
-from mama_structs.importers.mama_v1 import read_old
+from mama_structs.importers.mama_v1 import read_v1
 from mama_structs.importers.shared import sqlite_copy as databases
 
 SAMPLES = Path(__file__).parents[2] / "data" / "mama"
@@ -57,7 +57,7 @@ def test_read_old_does_not_change_sample_files(name, tmp_path):
     """The sample files are read without changes to them and without new files next to them."""
     path = sample(name, tmp_path)
     before = listing(tmp_path)
-    found = read_old(Path(path))
+    found = read_v1(Path(path))
 
     assert before == listing(tmp_path)
     assert before[name][0] == found.checksum
@@ -76,7 +76,7 @@ def test_read_old_includes_the_write_ahead_log(tmp_path):
         for name in ("old.db", "old.db-wal"):
             shutil.copy(tmp_path / name, hot)
     before = listing(hot)
-    found = read_old(hot / "old.db")
+    found = read_v1(hot / "old.db")
 
     assert before["old.db-wal"]
     assert ["first"] == [row.get("topic") for row in found.decisions]
@@ -90,7 +90,7 @@ def test_read_old_accepts_a_database_that_another_connection_has_open(tmp_path):
         store.decision("first")
         store.database.execute("COMMIT")
 
-        assert 1 == len(read_old(path).decisions)
+        assert 1 == len(read_v1(path).decisions)
 
         store.database.execute("BEGIN")
 
@@ -109,9 +109,9 @@ def test_read_old_rolls_back_a_hot_journal_only_in_the_copy(old, tmp_path):
     writer.execute("ROLLBACK")
     writer.close()
     before = listing(crashed)
-    expected = read_old(old)
+    expected = read_v1(old)
 
-    assert expected.content == read_old(crashed / "old.db").content
+    assert expected.content == read_v1(crashed / "old.db").content
     assert before == listing(crashed)
     assert before["old.db"][0] != expected.checksum
 
@@ -128,12 +128,12 @@ def test_read_old_raises_while_another_connection_writes(tmp_path, mode, wal):
     writer.execute("UPDATE decisions SET topic = 'second'")
 
     with pytest.raises(MigrationError, match="is locked: another program is writing to it") as caught:
-        read_old(path)
+        read_v1(path)
 
     assert str(path) == caught.value.path
     writer.execute("COMMIT")
     writer.close()
-    assert "second" == read_old(path).decisions[0].get("topic")
+    assert "second" == read_v1(path).decisions[0].get("topic")
 
 
 def test_read_old_raises_while_another_process_holds_the_lock(old):
@@ -148,10 +148,10 @@ def test_read_old_raises_while_another_process_holds_the_lock(old):
         other.stdout.readline()
 
         with pytest.raises(MigrationError, match="is locked"):
-            read_old(old)
+            read_v1(old)
 
         other.stdin.close()
-    assert 40 == len(read_old(old).decisions)
+    assert 40 == len(read_v1(old).decisions)
 
 
 def test_read_old_raises_when_the_file_changes_during_the_copy(old, monkeypatch):
@@ -167,7 +167,7 @@ def test_read_old_raises_when_the_file_changes_during_the_copy(old, monkeypatch)
     monkeypatch.setattr(databases, "_compute_checksum", changing)
 
     with pytest.raises(MigrationError, match="was changed while it was read"):
-        read_old(old)
+        read_v1(old)
 
 
 def test_read_old_raises_for_paths_that_are_not_files(tmp_path):
@@ -177,7 +177,7 @@ def test_read_old_raises_for_paths_that_are_not_files(tmp_path):
 
     for name, problem in (("missing.db", "No such file"), ("folder", "is none"), ("pipe", "is none")):
         with pytest.raises(InvalidArgument, match=problem):
-            read_old(tmp_path / name)
+            read_v1(tmp_path / name)
 
     assert {"pipe", "folder"} == {path.name for path in tmp_path.iterdir()}
 
@@ -191,7 +191,7 @@ def test_read_old_raises_for_files_that_are_not_databases(tmp_path, data, proble
     path.write_bytes(data)
 
     with pytest.raises(MigrationError, match=problem):
-        read_old(path)
+        read_v1(path)
 
 
 def test_read_old_raises_for_databases_of_other_programs(tmp_path):
@@ -202,7 +202,7 @@ def test_read_old_raises_for_databases_of_other_programs(tmp_path):
     database.close()
 
     with pytest.raises(MigrationError, match=r"none of MAMA v1\.0"):
-        read_old(path)
+        read_v1(path)
 
 
 @pytest.mark.parametrize(("version", "problem"), [(5, "the form 5"), (64, "the form 64"), (None, "does not say")])
@@ -216,7 +216,7 @@ def test_read_old_raises_for_later_or_unknown_versions(old, version, problem):
     database.close()
 
     with pytest.raises(MigrationError, match=problem):
-        read_old(old)
+        read_v1(old)
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.99])
@@ -226,7 +226,7 @@ def test_read_old_raises_for_truncated_files(old, share):
     old.write_bytes(data[: int(len(data) * share)])
 
     with pytest.raises(MigrationError, match="it was cut off"):
-        read_old(old)
+        read_v1(old)
 
 
 def test_read_old_detects_truncation_without_a_size_in_the_header(old):
@@ -236,7 +236,7 @@ def test_read_old_detects_truncation_without_a_size_in_the_header(old):
     old.write_bytes(data)
 
     with pytest.raises(MigrationError, match="is damaged or not whole"):
-        read_old(old)
+        read_v1(old)
 
 
 def test_read_old_detects_damaged_pages(old):
@@ -247,7 +247,7 @@ def test_read_old_detects_damaged_pages(old):
     old.write_bytes(data)
 
     with pytest.raises(MigrationError, match="is damaged or not whole"):
-        read_old(old)
+        read_v1(old)
 
 
 def test_read_old_content_digest_depends_on_rows_only(tmp_path):
@@ -256,7 +256,7 @@ def test_read_old_content_digest_depends_on_rows_only(tmp_path):
     for name in ("one.db", "two.db"):
         with OldStore.made(tmp_path / name, wal=name == "two.db") as store:
             store.history(5)
-        found.append(read_old(tmp_path / name))
+        found.append(read_v1(tmp_path / name))
 
     assert found[0].checksum != found[1].checksum
     assert found[0].content == found[1].content
@@ -278,7 +278,7 @@ def test_read_old_uses_the_log_next_to_the_target_of_a_link(tmp_path):
         store.database.execute("COMMIT")
         store.database.execute("BEGIN")
         link = beside_a_link(path, tmp_path / "elsewhere")
-        found = read_old(link)
+        found = read_v1(link)
 
     assert ["first"] == [row.get("topic") for row in found.decisions]
     assert str(link) == found.path
@@ -296,7 +296,7 @@ def test_read_old_detects_locks_through_a_link_and_names_the_link(tmp_path, wal)
     writer.execute("UPDATE decisions SET topic = 'second'")
 
     with pytest.raises(MigrationError, match=r"link\.db' is locked"):
-        read_old(link)
+        read_v1(link)
 
     writer.execute("ROLLBACK")
     writer.close()
@@ -307,7 +307,7 @@ def test_read_old_does_not_block_on_a_fifo_next_to_the_file(old, suffix):
     """A FIFO with the name of a journal is not opened, so it cannot block the reader."""
     os.mkfifo(f"{old}{suffix}")
 
-    assert 40 == len(read_old(old).decisions)
+    assert 40 == len(read_v1(old).decisions)
 
 
 def test_read_old_reads_tables_with_the_prefix_of_a_virtual_table(old):
@@ -319,7 +319,7 @@ def test_read_old_reads_tables_with_the_prefix_of_a_virtual_table(old):
     database.execute("INSERT INTO decision_notes VALUES ('note')")
     database.commit()
     database.close()
-    found = read_old(old)
+    found = read_v1(old)
     others = {one.name: one.rows for one in found.others}
 
     assert found.edges
@@ -342,7 +342,7 @@ def test_read_old_skips_shadow_tables_when_their_module_is_missing(old):
     database.close()
 
     assert {"vss_memories", "vss_memories_kept"} == {
-        one.name for one in read_old(old).others if one.name.startswith("vss")
+        one.name for one in read_v1(old).others if one.name.startswith("vss")
     }
 
 
@@ -361,9 +361,9 @@ def test_read_old_handles_columns_that_use_all_names_of_the_rowid(old, table):
 
     if table == "decisions":
         with pytest.raises(MigrationError, match="all the names that a row's number goes by"):
-            read_old(old)
+            read_v1(old)
     else:
-        assert [("row 1",)] == [one.keys for one in read_old(old).others if one.name == "others"]
+        assert [("row 1",)] == [one.keys for one in read_v1(old).others if one.name == "others"]
 
 
 def test_read_old_error_contains_no_control_characters(old):
@@ -379,7 +379,7 @@ def test_read_old_error_contains_no_control_characters(old):
     old.write_bytes(data)
 
     with pytest.raises(MigrationError, match="is damaged or not whole") as caught:
-        read_old(old)
+        read_v1(old)
 
     assert "evil" in str(caught.value)
     assert str(caught.value).isprintable()

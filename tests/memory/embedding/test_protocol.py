@@ -18,7 +18,7 @@ from mama_structs.memory.embedding.protocol import (
     PROVISIONAL_CALIBRATION,
     Calibration,
     Embedder,
-    calibrated,
+    calibrate_embedder,
     compute_auc,
     fingerprint_of,
     fit_calibration,
@@ -220,10 +220,10 @@ async def test_unknown_embedder_is_calibrated_on_sample_sentences():
     assert before is PROVISIONAL_CALIBRATION
     assert not high.is_calibrated
     assert not copy.deepcopy(high).is_calibrated
-    assert 0.9 < (await calibrated(high)).midpoint < 1
-    assert -0.1 < (await calibrated(plain)).midpoint < 0.3
+    assert 0.9 < (await calibrate_embedder(high)).midpoint < 1
+    assert -0.1 < (await calibrate_embedder(plain)).midpoint < 0.3
     assert high.is_calibrated
-    assert (await calibrated(high)) is high.calibration
+    assert (await calibrate_embedder(high)) is high.calibration
 
 
 async def test_given_calibration_is_not_refitted():
@@ -231,8 +231,8 @@ async def test_given_calibration_is_not_refitted():
     known = Calibration(0.8, 30)
     embedder = as_embedder(len, name="x", dimensions=3, calibration=known)
 
-    assert known == await calibrated(embedder)
-    assert HashEmbedder().calibration == await calibrated(HashEmbedder())
+    assert known == await calibrate_embedder(embedder)
+    assert HashEmbedder().calibration == await calibrate_embedder(HashEmbedder())
 
 
 async def test_random_embedder_is_reported(caplog):
@@ -240,7 +240,7 @@ async def test_random_embedder_is_reported(caplog):
     random = np.random.default_rng(1)
     embedder = as_embedder(lambda texts: random.normal(size=(len(texts), 512)), name="dice", dimensions=512)
     with caplog.at_level(logging.WARNING, logger="mama_structs"):
-        await calibrated(embedder)
+        await calibrate_embedder(embedder)
 
     assert "dice tells sentences on one matter" in caplog.text
 
@@ -248,7 +248,7 @@ async def test_random_embedder_is_reported(caplog):
 async def test_calibration_reports_failed_sentence():
     """A zero vector for a sentence makes calibration fail."""
     with pytest.raises(EmbeddingFailed, match="vector of a built-in sentence is zero"):
-        await calibrated(as_embedder(lambda texts: np.zeros((len(texts), 3)), name="x", dimensions=3))
+        await calibrate_embedder(as_embedder(lambda texts: np.zeros((len(texts), 3)), name="x", dimensions=3))
 
 
 def test_calibration_sentences_are_distinct():

@@ -14,6 +14,7 @@ import pytest
 from memory_helpers import OpenedDirectory, PlainEngines
 
 import mama_structs
+from mama_structs import Filter
 from mama_structs.testing.plain_engine import PlainEngine
 
 
@@ -48,13 +49,13 @@ READS = {
     "search": lambda store, ids: store.search("how long do sessions last", limit=len(ids)),
     "search as of": lambda store, ids: store.search("sessions", limit=len(ids), as_of=store._shared.now),
     "similar": lambda store, ids: store.similar(ids[0], threshold=0.0, limit=len(ids)),
-    "recent": lambda store, ids: store.recent(limit=len(ids)),
-    "about": lambda store, ids: store.about("2-1", limit=len(ids)),
-    "by_topic": lambda store, ids: store.by_topic("sessions"),
-    "evolution": lambda store, ids: store.evolution(ids[0]),
-    "links_of": lambda store, ids: store.links_of(ids[0]),
+    "recent": lambda store, ids: store.list(limit=len(ids)),
+    "about": lambda store, ids: store.list(limit=len(ids), predicate=Filter(mentions="2-1")),
+    "by_topic": lambda store, ids: store.history(topic="sessions"),
+    "evolution": lambda store, ids: store.history(ids[0]),
+    "links_of": lambda store, ids: store.links(ids[0]),
     "traverse": lambda store, ids: store.traverse(ids[0], max_depth=1),
-    "connected": lambda store, ids: store.connected(ids[0]),
+    "connected": lambda store, ids: store.traverse(ids[0], max_depth=1),
     "load_context": lambda store, ids: store.load_context(ids[-1]),
     "evidence_of": lambda store, ids: store.evidence_of(ids[0]),
 }
@@ -66,11 +67,16 @@ async def asked(path, name, count):
         path, engines=CountingEngines(), find_mentions=lambda text: ["2-1"], find_content=lambda source: None
     )
     store = await opened.memories()
-    first = await store.save_decision("sessions", "sessions last 1 day near 2-1", "reason", evidence=["x"])
+    first = await store.save_decision(
+        "sessions last 1 day near 2-1", topic="sessions", reasoning="reason", evidence=["x"]
+    )
     ids = [first.id]
     for number in range(1, count):
         memory = await store.save_decision(
-            "sessions", f"sessions last {number + 1} days near 2-1", f"reason {number}", supersedes=first.id
+            f"sessions last {number + 1} days near 2-1",
+            topic="sessions",
+            reasoning=f"reason {number}",
+            supersedes=first.id,
         )
         ids.append(memory.id)
     CountingEngine.counts.clear()

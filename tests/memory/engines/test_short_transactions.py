@@ -11,8 +11,9 @@ import pytest
 from mama_v1_0 import OldStore
 from memory_helpers import SMALL, OpenedDirectory, Planned, failing_after, is_on_server
 
+from mama_structs import admin
 from mama_structs.errors import MemoryNotFound
-from mama_structs.importers.mama_v1 import migrate, rollback
+from mama_structs.importers.mama_v1 import migrate_v1, rollback_v1
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.engines.local import engine as embedded_engine
 from mama_structs.memory.engines.local.engine import LocalEngine
@@ -84,15 +85,15 @@ async def filled(store, count=40):
 
 async def imported(place, store):
     await filled(store)
-    await store.export_jsonl(place.path / "file")
+    await admin.export_jsonl(store, place.path / "file")
     other = await place.memories("other")
-    return lambda: other.import_jsonl(place.path / "file"), other.count
+    return lambda: admin.import_jsonl(other, place.path / "file"), other.count
 
 
 async def migrated(place, store):
     with OldStore.made(place.path / "old.db") as old:
         old.history(40)
-    return lambda: migrate(store, place.path / "old.db"), store.count
+    return lambda: migrate_v1(store, place.path / "old.db"), store.count
 
 
 async def taken_back(place, store):
@@ -102,22 +103,22 @@ async def taken_back(place, store):
     async def left():
         return 40 - await store.count()
 
-    return lambda: rollback(store, force=True), left
+    return lambda: rollback_v1(store, force=True), left
 
 
 async def pruned(place, store):
     saved = await filled(store)
 
     async def without():
-        return sum([not await store.links_of(memory.id) for memory in saved])
+        return sum([not await store.links(memory.id) for memory in saved])
 
     place.clock.now += 86_400 * 365
-    return lambda: store.prune(now=saved[0].created_at + timedelta(days=900)), without
+    return lambda: admin.prune(store, now=saved[0].created_at + timedelta(days=900)), without
 
 
 async def embedded_anew(place, store):
     await filled(store)
-    return lambda: store.reembed(HashEmbedder(dimensions=32)), store.count
+    return lambda: admin.reembed(store, HashEmbedder(dimensions=32)), store.count
 
 
 @attrs.define(eq=False)
@@ -217,8 +218,8 @@ async def test_plan_failing_at_any_row_is_rolled_back_in_shared_transaction(tmp_
     place = OpenedDirectory.open(tmp_path, find_content=lambda item: (item + "@1", "text " + item), embedder=SMALL)
     store = await place.memories()
     monkeypatch.setattr(embedded_engine, "MAX_TRANSACTION_SECONDS", 1e9)
-    first = await store.save_decision("auth", "use tokens", "why", evidence=["ref:a"])
-    linked = await store.save_decision("auth", "use keys", "why", supersedes=first.id)
+    first = await store.save_decision("use tokens", topic="auth", reasoning="why", evidence=["ref:a"])
+    linked = await store.save_decision("use keys", topic="auth", reasoning="why", supersedes=first.id)
     expected = [linked.id, first.id]
     failures = 0
     for number in range(100):
@@ -243,13 +244,13 @@ async def test_plan_failing_at_any_row_is_rolled_back_in_shared_transaction(tmp_
             break
         assert isinstance(results[1], Planned)
         failures += 1
-        assert sorted(expected) == sorted(memory.id for memory in await store.recent(limit=1000))
-        assert [linked.id] == [link.from_id for link in await store.links_of(first.id) if link.created_by == "user"]
+        assert sorted(expected) == sorted(memory.id for memory in await store.list(limit=1000))
+        assert [linked.id] == [link.from_id for link in await store.links(first.id) if link.created_by == "user"]
     assert failures >= 6
     assert [] == await place.findings()
     fresh = OpenedDirectory.open(tmp_path, embedder=SMALL)
     again = await fresh.memories()
-    assert sorted(expected) == sorted(memory.id for memory in await again.recent(limit=1000))
+    assert sorted(expected) == sorted(memory.id for memory in await again.list(limit=1000))
     assert {} == await again._engine.read(lambda reader: reader.notes())
     assert [] == await fresh.findings()
     await fresh.close()

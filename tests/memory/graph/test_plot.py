@@ -55,9 +55,11 @@ async def drawn(memories, memory_id, topic):
 
 async def test_plots_show_memories(memories):
     """Decisions with outcomes, neighbourhoods, topics, types of memories and types of links."""
-    old = await memories.save_decision("auth", "Use JWT for logins", "no store", created_at=START)
+    old = await memories.save_decision("Use JWT for logins", topic="auth", reasoning="no store", created_at=START)
     await memories.set_outcome(old.id, "FAILED", reason="Nothing ends a token", at=START + timedelta(days=9))
-    new = await memories.supersede(old.id, "Sessions in Redis", "they end", created_at=START + timedelta(days=10))
+    new = await memories.supersede(
+        old.id, "Sessions in Redis", reasoning="they end", created_at=START + timedelta(days=10)
+    )
     await memories.save_checkpoint("Done", implements=[new.id], created_at=START + timedelta(days=11))
     texts = {name: texts_of(axes) for name, axes in (await drawn(memories, old.id, "auth")).items()}
 
@@ -75,9 +77,9 @@ async def test_plots_show_memories(memories):
 
 async def test_plots_draw_texts_literally(memories):
     """Markup in a text or topic is not interpreted, and no plot fails because of it."""
-    old = await memories.save_decision(HOSTILE, HOSTILE, HOSTILE)
+    old = await memories.save_decision(HOSTILE, topic=HOSTILE, reasoning=HOSTILE)
     await memories.set_outcome(old.id, "FAILED", reason=HOSTILE)
-    new = await memories.supersede(old.id, f"_{HOSTILE}", HOSTILE)
+    new = await memories.supersede(old.id, f"_{HOSTILE}", reasoning=HOSTILE)
     for axes in (await drawn(memories, new.id, HOSTILE)).values():
         assert all(line.isprintable() for line in texts_of(axes).split("\n"))
     assert "$\\frac{a$ _x \\u202e" in texts_of(await memories.plot.timeline())
@@ -112,7 +114,7 @@ async def test_letters_missing_in_all_fonts_are_logged_once_and_marked(memories,
     plain = [one for one in manager.ttflist if "DejaVu" in one.name or "Last Resort" in one.name]
     monkeypatch.setattr(manager, "ttflist", plain)
     monkeypatch.setattr(plot, "_warned_font_counts", set())
-    one = await memories.save_decision("결정", "결정 Use \U0001f44d", "x")
+    one = await memories.save_decision("결정 Use \U0001f44d", topic="결정", reasoning="x")
     with pytest.warns(UserWarning, match="Install one that has them") as told:
         missing = {name: texts_of(axes) for name, axes in (await drawn(memories, one.id, "결정")).items()}
 

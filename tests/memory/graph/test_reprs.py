@@ -25,31 +25,31 @@ from mama_structs.memory.graph.results import (
     Chain,
     Evidence,
     Hit,
-    Reached,
-    RelationshipWord,
+    TraversedMemory,
+    RelationshipCount,
     Results,
-    Similar,
-    Surroundings,
+    SimilarMemory,
+    MemoryDetails,
 )
-from mama_structs.memory.types.extraction_result import Learned, RefusedRecord
+from mama_structs.memory.types.extraction_result import ExtractionResult, RejectedMemory
 from mama_structs.memory.types.model import (
     CheckpointMetadata,
     ContextMetadata,
     DecisionMetadata,
-    FormerText,
-    FormerValue,
+    PreviousText,
+    PreviousValue,
     InsightMetadata,
     LinkMetadata,
     MemoryType,
-    Noticed,
-    NoticedMemory,
+    SaveWarnings,
+    RelatedMemory,
     Outcome,
     OutcomeChange,
     RecordMetadata,
     with_previews,
 )
 from mama_structs.recall import Conflict, Recall
-from mama_structs.records import HostRecord, NewRecord, RecordHit
+from mama_structs.records import Record, NewRecord, RecordHit
 from mama_structs.testing.strategies import ref_documents
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -87,8 +87,8 @@ def shown_things(draw):
     link = plain_link(one.id, two.id, word, link_id="link_" + 24 * "a")
     (told,) = with_previews([link], [one, two])
     chain = Chain(memories=(one, two), links=(told,), forks=(one,))
-    reached = Reached(memory=one, depth=1, path=(two.id, one.id), strength=0.5)
-    hit = Hit(memory=one, score=3.2, relevance=0.8, parts={}, superseded_by=two.id, copies=(two.id,) * 12)
+    reached = TraversedMemory(memory=one, depth=1, path=(two.id, one.id), strength=0.5)
+    hit = Hit(memory=one, score=3.2, relevance=0.8, signals={}, superseded_by=two.id, duplicates=(two.id,) * 12)
     hit = attrs.evolve(hit, terms={"meaning": draw(st.floats(-9, 9)), word: draw(st.floats(-9, 9))})
     return [
         one,
@@ -97,8 +97,8 @@ def shown_things(draw):
         link,
         told,
         chain,
-        Similar(memory=one, similarity=0.7),
-        Surroundings(memory=one, chain=chain, around=(reached,) * 3, links=(told,)),
+        SimilarMemory(memory=one, similarity=0.7),
+        MemoryDetails(memory=one, history=chain, nearby=(reached,) * 3, links=(told,)),
         Evidence(source=word, digest="0" * 64, text=said),
         Evidence(source=word),
     ]
@@ -126,7 +126,7 @@ def test_repr_starts_with_text():
         "decision_boats_1795436746081_3188da2e", "Leave the boats\nopen", at=START, outcome=Outcome.FAILED
     )
     other = plain_memory("decision_boats_1795436746082_3188da2f", "It's covered now", at=START)
-    hit = Hit(memory=memory, score=1.0, relevance=0.5, parts={}, superseded_by=other.id, copies=("a",))
+    hit = Hit(memory=memory, score=1.0, relevance=0.5, signals={}, superseded_by=other.id, duplicates=("a",))
     (link,) = with_previews([plain_link(other.id, memory.id, "supersedes", link_id="link_1")], [memory, other])
 
     assert "<Memory 'Leave the boats open' 2026-01-01, FAILED, decision_boats_1795436746081_3188da2e>" == repr(memory)
@@ -155,10 +155,10 @@ def test_repr_of_long_chain_shows_newest_versions():
 
 async def test_read_links_contain_beginnings_of_both_texts(store):
     """`links_of`, chains and neighbourhoods have them. They are neither compared nor stored."""
-    old = await store.save_decision("boats", "Leave the boats open", "quick")
-    new = await store.supersede(old.id, "Cover the boats", "rain")
-    (link,) = await store.links_of(new.id)
-    (of_chain,) = (await store.evolution(old.id)).links
+    old = await store.save_decision("Leave the boats open", topic="boats", reasoning="quick")
+    new = await store.supersede(old.id, "Cover the boats", reasoning="rain")
+    (link,) = await store.links(new.id)
+    (of_chain,) = (await store.history(old.id)).links
     surroundings = await store.load_context(old.id)
 
     assert ("Cover the boats", "Leave the boats open") == link.texts == of_chain.texts
@@ -169,13 +169,13 @@ async def test_read_links_contain_beginnings_of_both_texts(store):
 
 async def test_validation_errors_do_not_quote_memories(store):
     """A wrong argument with text is described by its type only, also inside a list."""
-    memory = await store.save_decision("boats", "Leave the boats open", "quick")
-    await store.supersede(memory.id, "Cover the boats", "rain")
-    hits, chain = await store.search("boats"), await store.evolution(memory.id)
+    memory = await store.save_decision("Leave the boats open", topic="boats", reasoning="quick")
+    await store.supersede(memory.id, "Cover the boats", reasoning="rain")
+    hits, chain = await store.search("boats"), await store.history(memory.id)
     asked = {
         "get": store.get,
-        "limit": lambda one: store.recent(limit=one),
-        "types": lambda one: store.search("boats", types=one),
+        "limit": lambda one: store.list(limit=one),
+        "types": lambda one: store.search("boats", type=one),
         "link_types": lambda one: store.traverse(memory.id, link_types=one),
         "min_relevance": lambda one: store.search("boats", min_relevance=one),
         "origin": lambda one: store.save_context("x", origin=one),
@@ -267,21 +267,21 @@ def told_things(draw):
             labels=(said,) * many,
             key=said,
             value={said: [said] * many},
-            history=(FormerValue(value=said, version=1, at=START, text=said),) * many,
+            history=(PreviousValue(value=said, version=1, at=START, text=said),) * many,
         ),
     ]
-    record = HostRecord(
+    record = Record(
         labels=(said,) * many, key=said, value=[said] * many, version=1, created_at=START, updated_at=START
     )
-    former = FormerText(content=said, reasoning=said, until=START, reason=said)
-    about = Noticed(copy_of=(NoticedMemory("context_x_1", 1.0),) * many, note=said)
+    former = PreviousText(content=said, reasoning=said, until=START, reason=said)
+    about = SaveWarnings(duplicate_of=(RelatedMemory("context_x_1", 1.0),) * many, note=said)
     whole = [
         attrs.evolve(
             plain_memory(f"{kind}_a_1795436746081_3188da2e", said, type=kind),
             metadata=metadata,
             evidence=(said,) * many,
-            former=(former,) * many,
-            noticed=about,
+            previous_texts=(former,) * many,
+            warnings=about,
         )
         for kind, metadata in zip(MemoryType, kept, strict=True)
     ]
@@ -290,7 +290,7 @@ def told_things(draw):
     document = draw(ref_documents(max_size=3)).text
     store = RefStore()
     store.add(said.encode("utf-8", "replace").decode() or "x")
-    seen = store.ingest(document)
+    seen = store.observe(document)
     return [
         *whole,
         *kept,
@@ -305,9 +305,9 @@ def told_things(draw):
         Chain(memories=two[: many % 7]),
         Conflict(memories=two, reason=said),
         Recall(text=said, hits=(), conflicts=(Conflict(memories=two, reason=said),) * many),
-        RefusedRecord(reason=said, record=said),
-        Learned(new=two * many, refused=(RefusedRecord(reason=said),) * many),
-        RelationshipWord(word=said, count=1, near_synonyms=((said, 0.5),) * many),
+        RejectedMemory(reason=said, proposal=said),
+        ExtractionResult(saved=two * many, rejected=(RejectedMemory(reason=said),) * many),
+        RelationshipCount(word=said, count=1, near_synonyms=((said, 0.5),) * many),
         References({str(number): entry for number in range(many)}),
         RefParser().feed(f"{said} <ref id='x'>{said}"),
         store,
@@ -360,7 +360,7 @@ def test_repr_creates_only_visible_items():
     """Hidden items of a long list are not read."""
     looked_at = []
 
-    class Counted(Reached):
+    class Counted(TraversedMemory):
         def _repr_content(self):
             looked_at.append(self)
             return super()._repr_content()
@@ -401,14 +401,14 @@ async def test_session_refs_and_stats_have_html(tmp_path):
     """Tested for open and closed sessions, also in synchronous code."""
     result = {"references": {"2-1": {"reference_type": "planet", "id": "2-1", "name": "<img src=x onerror=alert(1)>"}}}
     async with Session.open(tmp_path / "<b>.mama", embedder=SMALL) as session:
-        session.refs.ingest('<ref id="plan"><script>alert(1)</script></ref>')
+        session.refs.observe('<ref id="plan"><script>alert(1)</script></ref>')
         await session.memories.save_context("x")
         shown = {
             "<b>.mama": session,
             "<script>alert(1)</script>": session.refs,
             "memories embedder": session.stats(),
             "dimensions": await session.memories.stats(),
-            "<img src=x onerror=alert(1)>": References.of(result),
+            "<img src=x onerror=alert(1)>": References.from_result(result),
         }
         for text, thing in shown.items():
             assert text in VisibleTextParser(thing._repr_html_()).text
@@ -421,14 +421,14 @@ def test_sync_facade_has_html_of_wrapped_object():
         session.memories.save_context("The shield holds")
 
         assert "memories1links0" in VisibleTextParser(session._repr_html_()).text
-        assert "The shield holds" in VisibleTextParser(session.memories.recent()._repr_html_()).text
+        assert "The shield holds" in VisibleTextParser(session.memories.list()._repr_html_()).text
 
 
 async def test_results_are_lists_and_data_frames(store):
     """Slices are lists too, and a data frame has a row per result."""
-    old = await store.save_decision("boats", "Leave the boats open", "quick")
-    new = await store.supersede(old.id, "Cover the boats", "rain")
-    recent, hits, links = await store.recent(), await store.search("boats"), await store.links_of(new.id)
+    old = await store.save_decision("Leave the boats open", topic="boats", reasoning="quick")
+    new = await store.supersede(old.id, "Cover the boats", reasoning="rain")
+    recent, hits, links = await store.list(), await store.search("boats"), await store.links(new.id)
 
     assert [new, old] == recent == list(recent)
     assert '["Cover the boats"]' == json.dumps([one.content for one in recent[:1]])
@@ -439,7 +439,7 @@ async def test_results_are_lists_and_data_frames(store):
     assert [("Cover the boats", "supersedes")] == list(
         links.to_frame()[["from_text", "relationship"]].itertuples(index=False, name=None)
     )
-    assert [1] == list((await store.connected(old.id)).to_frame()["depth"])
+    assert [1] == list((await store.traverse(old.id, max_depth=1)).to_frame()["depth"])
     assert {"similarity"} <= set((await store.similar(old.id, threshold=0)).to_frame())
 
 
@@ -448,7 +448,7 @@ async def test_data_frame_without_pandas_raises_error_with_install_hint(store, m
     monkeypatch.setitem(sys.modules, "pandas", None)
 
     with pytest.raises(ImportError, match=r"needs pandas: pip install 'mama-structs\[notebook\]'"):
-        (await store.recent()).to_frame()
+        (await store.list()).to_frame()
 
 
 # Graphs
@@ -466,18 +466,18 @@ MERMAID = [
 def test_mermaid_escapes_texts(things):
     """Each line of a flowchart has one of the expected forms, for any texts and words."""
     for thing in things:
-        if isinstance(thing, Chain | Surroundings):
+        if isinstance(thing, Chain | MemoryDetails):
             for line in thing.to_mermaid().split("\n"):
                 assert any(re.fullmatch(form, line) for form in MERMAID), line
 
 
 async def test_chains_and_neighbourhoods_convert_to_graphs(store):
     """Nodes are memories by id, and edges are links with their attributes."""
-    old = await store.save_decision("boats", "Leave the boats open", "quick")
+    old = await store.save_decision("Leave the boats open", topic="boats", reasoning="quick")
     await store.set_outcome(old.id, "FAILED", reason="Two were full of water")
-    new = await store.supersede(old.id, "Cover the boats", "rain")
+    new = await store.supersede(old.id, "Cover the boats", reasoning="rain")
     done = await store.save_checkpoint("Tarps are bought", implements=[new.id])
-    chain = (await store.evolution(old.id)).to_networkx()
+    chain = (await store.history(old.id)).to_networkx()
     await store.link(done.id, (await store.save_insight("Tarps tear")).id, "led to", confidence=0.6)
     around = await store.load_context(old.id)
     graph = around.to_networkx()
@@ -493,11 +493,11 @@ async def test_chains_and_neighbourhoods_convert_to_graphs(store):
         for *_, facts in graph.subgraph([new.id, done.id]).edges(data=True)
     ]
     assert not [ends for *ends, facts in graph.edges(data=True) if not facts]
-    assert {*graph} == {end for link in (*around.links, *around.links_around) for end in (link.from_id, link.to_id)}
-    assert {link.id for link in around.links_around} == {
+    assert {*graph} == {end for link in (*around.links, *around.nearby_links) for end in (link.from_id, link.to_id)}
+    assert {link.id for link in around.nearby_links} == {
         link.id
         for one in around.around
-        for link in await store.links_of(one.memory.id)
+        for link in await store.links(one.memory.id)
         if {link.from_id, link.to_id} <= {one.memory.id for one in around.around}
     }
     assert 1 == sum("Leave the boats open" in line and line.endswith(":::FAILED") for line in told)
@@ -520,10 +520,10 @@ def test_large_flowchart_is_bounded():
 @pytest.mark.parametrize(
     ("shown", "name", "place"),
     [
-        (lambda one: Hit(memory=one, score=1.0, relevance=0.5, parts={}), "content", "memory.content"),
-        (lambda one: Hit(memory=one, score=1.0, relevance=0.5, parts={}), "outcome", "memory.metadata.outcome"),
-        (lambda one: Reached(memory=one, depth=1, path=(one.id,), strength=0.5), "topic", "memory.topic"),
-        (lambda one: Similar(memory=one, similarity=0.5), "id", "memory.id"),
+        (lambda one: Hit(memory=one, score=1.0, relevance=0.5, signals={}), "content", "memory.content"),
+        (lambda one: Hit(memory=one, score=1.0, relevance=0.5, signals={}), "outcome", "memory.metadata.outcome"),
+        (lambda one: TraversedMemory(memory=one, depth=1, path=(one.id,), strength=0.5), "topic", "memory.topic"),
+        (lambda one: SimilarMemory(memory=one, similarity=0.5), "id", "memory.id"),
         (lambda one: one, "reasoning", "metadata.reasoning"),
     ],
 )
@@ -552,21 +552,21 @@ def test_attribute_error_suggests_path_to_attribute(shown, name, place):
 
 async def test_iterating_yields_all_memories_and_links(store):
     """Iteration is in save order over many pages, and omits memories that are deleted or saved meanwhile."""
-    first = await store.save_decision("boats", "Leave the boats open", "quick")
+    first = await store.save_decision("Leave the boats open", topic="boats", reasoning="quick")
     await store.save_many({"type": "context", "content": f"number {number}"} for number in range(260))
-    last = await store.supersede(first.id, "Cover the boats", "rain")
+    last = await store.supersede(first.id, "Cover the boats", reasoning="rain")
     found = []
     async for memory in store.all():
         if not found:
             await store.delete(last.id)
             await store.save_context("too late")
         found.append(memory)
-    decided = [memory async for memory in store.all(types="decision")]
+    decided = [memory async for memory in store.all(type="decision")]
 
     assert [first.content, *(f"number {number}" for number in range(260))] == [one.content for one in found]
     assert [first.id] == [one.id for one in decided]
-    new = await store.supersede(first.id, "Cover the boats", "rain")
-    links = [link async for link in store.links() if link.created_by == "user"]
+    new = await store.supersede(first.id, "Cover the boats", reasoning="rain")
+    links = [link async for link in store._iter_links() if link.created_by == "user"]
     assert [(new.id, first.id, ("Cover the boats", "Leave the boats open"))] == [
         (link.from_id, link.to_id, link.texts) for link in links
     ]

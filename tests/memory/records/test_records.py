@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory_helpers import SMALL, OpenedDirectory, PlainEngines, is_on_server
 
-from mama_structs import HashEmbedder
+from mama_structs import Filter, HashEmbedder, admin
 from mama_structs.errors import InvalidArgument, StoreDamaged, VersionConflict
 from mama_structs.memory.records import record_plans
 from mama_structs.memory.save.save_plan import embed_memories
@@ -82,9 +82,9 @@ async def test_search_finds_records_with_text_only(store):
     await store.records.put(ALICE, "token", {"secret": "kimchi 2-1"})
 
     assert [kept.memory_id] == [hit.memory.id for hit in await store.search("who likes kimchi?")]
-    assert [kept.memory_id] == [one.id for one in await store.recent()]
-    assert [kept.memory_id] == [one.id for one in await store.about("2-1")]
-    assert [MemoryType.RECORD] == [one.type for one in await store.recent()]
+    assert [kept.memory_id] == [one.id for one in await store.list()]
+    assert [kept.memory_id] == [one.id for one in await store.list(predicate=Filter(mentions="2-1"))]
+    assert [MemoryType.RECORD] == [one.type for one in await store.list()]
     assert 1 == await store.count()
     assert ["food"] == [hit.record.key for hit in await store.records.search("kimchi", ("users",))]
     assert ["food"] == [hit.record.key for hit in await store.records.nearest("kimchi", ("users",))]
@@ -94,10 +94,10 @@ async def test_search_finds_records_with_text_only(store):
 async def test_record_gains_and_loses_text_at_same_key(store):
     """Putting it with or without text continues its version and history."""
     records = store.records
-    await records.put(ALICE, "food", 1, history=True)
-    await records.put(ALICE, "food", 2, text="kimchi", history=True)
+    await records.put(ALICE, "food", 1, keep_history=True)
+    await records.put(ALICE, "food", 2, text="kimchi", keep_history=True)
     found = await store.search("kimchi")
-    await records.put(ALICE, "food", 3, history=True)
+    await records.put(ALICE, "food", 3, keep_history=True)
 
     assert [2] == [hit.memory.metadata.value for hit in found]
     assert 0 == await store.count()
@@ -109,7 +109,7 @@ async def test_record_gains_and_loses_text_at_same_key(store):
 async def test_history_is_stored_on_request_only(records):
     """A put without *history* replaces the value without storing the previous version."""
     for number in range(3):
-        await records.put(ALICE, "note", number, text=f"number {number}", history=number == 2)
+        await records.put(ALICE, "note", number, text=f"number {number}", keep_history=number == 2)
 
     assert [2, 1] == [one.value for one in await records.history(ALICE, "note")]
     assert [] == await records.history(ALICE, "none")
@@ -118,9 +118,9 @@ async def test_history_is_stored_on_request_only(records):
 async def test_search_as_of_finds_former_value(place):
     """It finds the text and value that the record had at that time."""
     _, store, clock = place
-    await store.records.put(ALICE, "food", "old", text="alice eats kimchi", history=True)
+    await store.records.put(ALICE, "food", "old", text="alice eats kimchi", keep_history=True)
     clock.advance(60)
-    await store.records.put(ALICE, "food", "new", text="alice eats pizza", history=True)
+    await store.records.put(ALICE, "food", "new", text="alice eats pizza", keep_history=True)
     (then,) = await store.search("alice eats", as_of=NOON + timedelta(seconds=30))
     (now,) = await store.search("alice eats")
 
@@ -318,8 +318,8 @@ async def test_append_rejects_key_beyond_last_number(records):
 async def test_move_keeps_history_and_links(store):
     """Under the new key, versions, times and incoming links are unchanged."""
     records = store.records
-    await records.put(ALICE, "draft", 1, text="the plan of the harbour", history=True)
-    old = await records.put(ALICE, "draft", 2, text="the plan of the new harbour", history=True)
+    await records.put(ALICE, "draft", 1, text="the plan of the harbour", keep_history=True)
+    old = await records.put(ALICE, "draft", 2, text="the plan of the new harbour", keep_history=True)
     await records.put(ALICE, "raw", 3)
     insight = await store.save_insight("see the plan", links=[{"to_id": old.memory_id, "relationship": "refers_to"}])
     moved = await records.move(
@@ -332,9 +332,9 @@ async def test_move_keeps_history_and_links(store):
     assert [2, 1] == [one.value for one in await records.history(BOB, "plan")]
     assert (old.created_at, old.version, old.text) == (plan.created_at, plan.version, plan.text)
     assert [(insight.id, plan.memory_id)] == [
-        (link.from_id, link.to_id) for link in await store.links_of(insight.id) if link.created_by == "user"
+        (link.from_id, link.to_id) for link in await store.links(insight.id) if link.created_by == "user"
     ]
-    assert [plan.memory_id] == [hit.memory.id for hit in await store.search("new harbour", types=["record"])]
+    assert [plan.memory_id] == [hit.memory.id for hit in await store.search("new harbour", type=["record"])]
 
 
 async def test_move_to_existing_key_raises_conflict_unless_allowed(records):
@@ -364,11 +364,11 @@ async def test_list_returns_key_order_within_bounds(records):
 
     assert ["k0", "k1", "k2", "k3", "k4", "k5"] == keys(await records.list(ALICE, nested=False))
     assert {"k0", "k1", "k2", "k3", "k4", "k5", "k9"} == set(keys(await records.list(ALICE)))
-    assert ["k5", "k4"] == keys(await records.list(ALICE, nested=False, last_first=True, limit=2))
-    assert ["k3", "k4"] == keys(await records.list(ALICE, nested=False, after="k2", limit=2))
-    assert ["k1", "k0"] == keys(await records.list(ALICE, nested=False, after="k2", last_first=True))
+    assert ["k5", "k4"] == keys(await records.list(ALICE, nested=False, reverse=True, limit=2))
+    assert ["k3", "k4"] == keys(await records.list(ALICE, nested=False, cursor="k2", limit=2))
+    assert ["k1", "k0"] == keys(await records.list(ALICE, nested=False, cursor="k2", reverse=True))
     assert ["k3"] == keys(await records.list(ALICE, nested=False, prefix="k3"))
-    assert ["k4", "k5"] == keys(await records.list(ALICE, nested=False, limit=2, where=lambda one: one.value > 3))
+    assert ["k4", "k5"] == keys(await records.list(ALICE, nested=False, limit=2, predicate=lambda one: one.value > 3))
     assert [("users",), ALICE, (*ALICE, "more")] == await records.labels(("users",))
     assert [(*ALICE, "more")] == await records.labels((*ALICE, "more"))
     assert 7 == await records.delete_all(ALICE)
@@ -397,7 +397,7 @@ async def test_list_sorts_by_label_for_any_characters(records):
         await records.put(one, "k", 1, text="ducks" if position % 2 else None)
 
     assert labels == [one.labels for one in await records.list()] == await records.labels()
-    assert labels[::-1] == [one.labels for one in await records.list(last_first=True)]
+    assert labels[::-1] == [one.labels for one in await records.list(reverse=True)]
 
 
 async def test_labels_and_keys_with_separators_stay_distinct(records):
@@ -420,8 +420,8 @@ async def test_search_under_labels_is_exact(store):
     for number in range(12):
         await records.put(ALICE, f"a{number}", number, text=f"alice counts ducks {number}")
     found = await records.search("treasure under the oak", ALICE, limit=12)
-    odd = await records.search("treasure", ALICE, where=lambda one: one.value % 2 == 1, limit=6)
-    near = await records.nearest("treasure", ALICE, where=lambda one: one.value % 2 == 1, limit=6)
+    odd = await records.search("treasure", ALICE, predicate=lambda one: one.value % 2 == 1, limit=6)
+    near = await records.nearest("treasure", ALICE, predicate=lambda one: one.value % 2 == 1, limit=6)
     pages = [await records.search("treasure", ALICE, limit=4, offset=start) for start in (0, 4, 8)]
 
     assert {f"a{number}" for number in range(12)} == {hit.record.key for hit in found}
@@ -443,7 +443,7 @@ async def test_search_with_selective_condition_compares_few_records(records, mon
         return kinship(reader, nodes, before, after)
 
     monkeypatch.setattr(search, "_conversation_strength", counted)
-    (hit,) = await records.search("ducks", where=lambda one: one.value == 700)
+    (hit,) = await records.search("ducks", predicate=lambda one: one.value == 700)
 
     assert 700 == hit.record.value
     assert max(asked) <= 512
@@ -457,7 +457,7 @@ async def test_async_condition_raises(records):
     async def none(_one):
         return False
 
-    for call in (records.list(where=none), records.search("ducks", where=none), records.nearest("ducks", where=none)):
+    for call in (records.list(predicate=none), records.search("ducks", predicate=none), records.nearest("ducks", predicate=none)):
         with pytest.raises(InvalidArgument, match="async"):
             await call
 
@@ -528,7 +528,7 @@ async def test_forget_removes_record_from_its_key(store):
     """After `forget` or `delete` of its memory the key is free, and the next record is new."""
     one = await store.records.put(ALICE, "a", 1, text="ducks")
     other = await store.records.put(ALICE, "b", 1, text="geese")
-    await store.forget(ids=[one.memory_id])
+    await store.forget(memories=[one.memory_id])
     await store.delete(other.memory_id)
 
     assert [None, None] == await store.records.get_many([(ALICE, "a"), (ALICE, "b")])
@@ -539,20 +539,20 @@ async def test_forget_under_labels_redacts_ids_in_other_memories(store):
     """An id contains words of the key, so it is removed from evidence too."""
     put = await store.records.put(ALICE, "a secret key", 1, text="ducks")
     await store.records.put(ALICE, "kept", 1)
-    decision = await store.save_decision("ponds", "Dig one", "ducks", evidence=[put.memory_id])
+    decision = await store.save_decision("Dig one", topic="ponds", reasoning="ducks", evidence=[put.memory_id])
 
-    assert 2 == await store.records.delete_all(ALICE, forget=True)
+    assert 2 == await store.records.delete_all(ALICE, erase=True)
     assert () == (await store.get(decision.id)).evidence
     assert [] == await store.records.list()
 
 
 async def test_records_do_not_separate_temporal_neighbours(store):
     """A recent decision is linked in time, however many records were put in between."""
-    before = await store.save_decision("shield", "Raise the shield", "raids doubled")
+    before = await store.save_decision("Raise the shield", topic="shield", reasoning="raids doubled")
     await store.records.put_many([NewRecord(ALICE, f"{n}", n, text=f"message {n}") for n in range(60)])
-    after = await store.save_decision("reactor", "Feed it with ore", "power is short")
+    after = await store.save_decision("Feed it with ore", topic="reactor", reasoning="power is short")
 
-    assert [before.id] == [link.to_id for link in await store.links_of(after.id)]
+    assert [before.id] == [link.to_id for link in await store.links(after.id)]
 
 
 async def test_correction_of_record_creates_version(place):
@@ -569,7 +569,7 @@ async def test_correction_of_record_creates_version(place):
     assert [(2, "ducks dive"), (1, "ducks swim\n\ngeese fly")] == [(one.version, one.text) for one in history]
     (hit,) = await store.search("ducks", as_of=then)
     assert "ducks swim\n\ngeese fly" == hit.memory.content
-    await store.reembed(HashEmbedder(dimensions=64))
+    await admin.reembed(store, HashEmbedder(dimensions=64))
     assert 1 == len(await store.records.nearest("ducks dive"))
 
 
@@ -579,24 +579,24 @@ async def test_record_is_neither_linked_nor_merged(store):
 
     A decision with the same words may link to it, and remains separate.
     """
-    await store.save_decision("ducks", "feed the ducks at noon", "")
+    await store.save_decision("feed the ducks at noon", topic="ducks", reasoning="")
     record = await store.records.put(ALICE, "a", 1, text="feed the ducks at noon")
     again = await store.save_context("feed the ducks at noon", on_duplicate="merge")
 
-    assert [] == [link for link in await store.links_of(record.memory_id) if link.from_id == record.memory_id]
+    assert [] == [link for link in await store.links(record.memory_id) if link.from_id == record.memory_id]
     assert 3 == await store.count()
-    assert record.memory_id not in {one.id for one in again.noticed.copy_of}
+    assert record.memory_id not in {one.id for one in again.warnings.duplicate_of}
 
 
 async def test_export_and_import_restore_records_with_text(place, tmp_path):
     """An imported record is found under its labels and key, with value, version and history."""
     _, store, _ = place
-    await store.records.put(ALICE, "a", {"n": 1}, text="ducks", history=True)
-    await store.records.put(ALICE, "a", {"n": 2}, text="geese", history=True)
-    await store.export_jsonl(tmp_path / "export.jsonl")
+    await store.records.put(ALICE, "a", {"n": 1}, text="ducks", keep_history=True)
+    await store.records.put(ALICE, "a", {"n": 2}, text="geese", keep_history=True)
+    await admin.export_jsonl(store, tmp_path / "export.jsonl")
     other = OpenedDirectory.open(tmp_path / "other", engines=PlainEngines())
     target = await other.memories()
-    await target.import_jsonl(tmp_path / "export.jsonl")
+    await admin.import_jsonl(target, tmp_path / "export.jsonl")
 
     assert await store.records.history(ALICE, "a") == await target.records.history(ALICE, "a")
     assert await store.records.get(ALICE, "a") == await target.records.get(ALICE, "a")
@@ -620,14 +620,14 @@ async def test_import_rejects_record_with_inconsistent_id(place, tmp_path, chang
     _, store, _ = place
     put = await store.records.put(ALICE, "a", 1, text="ducks")
     path = tmp_path / "export.jsonl"
-    await store.export_jsonl(path)
+    await admin.export_jsonl(store, path)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines[1]["memory"]["metadata"] |= change
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     await store.delete(put.memory_id)
 
     with pytest.raises(InvalidArgument, match="line 2"):
-        await store.import_jsonl(path)
+        await admin.import_jsonl(store, path)
     assert [] == await store.records.list()
 
 
@@ -635,11 +635,11 @@ async def test_import_rejects_record_at_key_of_record_without_text(place, tmp_pa
     """A key has one record. The existing one is kept, and the error names it."""
     _, store, _ = place
     await store.records.put(ALICE, "a", 1, text="ducks")
-    await store.export_jsonl(tmp_path / "export.jsonl")
+    await admin.export_jsonl(store, tmp_path / "export.jsonl")
     await store.records.put(ALICE, "a", 2)
 
     with pytest.raises(InvalidArgument, match="line 2"):
-        await store.import_jsonl(tmp_path / "export.jsonl")
+        await admin.import_jsonl(store, tmp_path / "export.jsonl")
     assert [2] == [one.value for one in await store.records.list()]
 
 
@@ -709,9 +709,9 @@ async def test_invalid_arguments_of_other_methods_raise(records):
         records.move([((ALICE, "a"),)]),
         records.move([((ALICE, "a"), (ALICE, "b")), ((ALICE, "c"), (ALICE, "b"))]),
         records.list(ALICE, prefix="a"),
-        records.list(ALICE, after="a"),
+        records.list(ALICE, cursor="a"),
         records.list(ALICE, limit=-1),
-        records.list(ALICE, where=7),
+        records.list(ALICE, predicate=7),
         records.search("", ALICE),
         records.search("a", ALICE, min_relevance=2),
         records.search("a", ALICE, offset=-1),
@@ -719,7 +719,7 @@ async def test_invalid_arguments_of_other_methods_raise(records):
         records.put_many([], delete=[(ALICE, "a", -1)]),
         records.expire([(ALICE, "a")], "tomorrow"),
         records.append(ALICE, [object()]),
-        records.delete_all(ALICE, forget="yes"),
+        records.delete_all(ALICE, erase="yes"),
     ]
     for call in bad:
         with pytest.raises(InvalidArgument):
@@ -780,7 +780,7 @@ async def test_list_raises_for_damaged_record_and_sweep_skips_it(store):
     await store._shared.engine.write(lambda writer: writer.set_notes(spoilt))
     with pytest.raises(StoreDamaged):
         await records.list(ALICE)
-    found = await store.check()
+    found = await admin.check(store)
 
     assert {*spoilt} == {one.key for one in found}
     assert all(one.key in one.message for one in found)
@@ -788,7 +788,7 @@ async def test_list_raises_for_damaged_record_and_sweep_skips_it(store):
     assert [ALICE] == await records.labels()
     assert 0 == await records.sweep()
     assert 3 == await records.delete_all(ALICE)
-    assert [] == await store.check()
+    assert [] == await admin.check(store)
     assert [] == await records.labels()
 
 
@@ -912,7 +912,7 @@ async def done(records, clock, what, *given):  # noqa: PLR0911 - one for each st
         match what, given:
             case "put", (place, value, text, version, keep, lasts):
                 put = await records.put(
-                    *place, value, text=text, if_version=version, history=keep, expires_at=end(lasts)
+                    *place, value, text=text, if_version=version, keep_history=keep, expires_at=end(lasts)
                 )
                 return put.version
             case "delete", (place, version):
@@ -971,7 +971,7 @@ def test_records_behave_like_versioned_dict(tmp_path):
                 values = [former.value for former in await store.records.history(*place)]
                 assert [one["value"], *one["former"]] == values
             with_text = {record_memory_id(place) for place, one in model.live().items() if one["text"] is not None}
-            assert with_text == {one.id for one in await store.recent(limit=1000)}
+            assert with_text == {one.id for one in await store.list(limit=1000)}
             assert [] == await opened.findings()
         finally:
             await opened.close()

@@ -127,7 +127,7 @@ def test_automatic_links_respect_limits(store, policy, covered):
             assert memory.id == link.from_id != link.to_id
             assert link.to_id not in covered_ids
             assert memory.created_at >= older.created_at
-            assert policy.minimum <= link.confidence <= 1
+            assert policy.min_confidence <= link.confidence <= 1
             assert "system" == link.created_by
             assert memory.created_at == link.created_at
             assert (link.link_type is LinkType.ASSOCIATION) == (link.metadata.similarity is not None)
@@ -317,7 +317,7 @@ def test_links_of_identical_memories_respect_limits():
         reader.put(attrs.evolve(memory, id=f"m{at}"), vectors=vectors)
     for link in range(LinkingPolicy.default().max_incoming):
         reader.put_link(plain_link(f"m{link}", "m1999", "related_to", link_id=f"l{link}"))
-    policy = LinkingPolicy(threshold=0.0, minimum=0.0)
+    policy = LinkingPolicy(threshold=0.0, min_confidence=0.0)
     links = links_of(reader, attrs.evolve(memory, id="new"), vectors=vectors, policy=policy)
 
     assert 5 == len(semantic(links))

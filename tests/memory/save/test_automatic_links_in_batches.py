@@ -71,7 +71,7 @@ memories = st.lists(
 )
 def test_batch_links_respect_limits(memories, sizes, threshold, most):
     """No memory is linked to a later or newer one, to itself or twice, or exceeds its number of links."""
-    policy = LinkingPolicy(threshold=threshold, minimum=0.0, max_semantic=2, max_temporal=1, max_incoming=most)
+    policy = LinkingPolicy(threshold=threshold, min_confidence=0.0, max_semantic=2, max_temporal=1, max_incoming=most)
     reader, left, made = PlainReader(), list(memories), []
     while left:
         size = sizes.pop()

@@ -45,9 +45,11 @@ async def test_save_runs_through_few_packages_and_modules(tmp_path, monkeypatch)
     sys.setprofile(enter)
     try:
         async with Session.open(tmp_path / "a.mama", embedder=HashEmbedder()) as session:
-            before = await session.memories.save_decision("login", "Use tokens", "stateless")
+            before = await session.memories.save_decision("Use tokens", topic="login", reasoning="stateless")
             entered.clear()
-            await session.memories.save_decision("login", "Use sessions", "revocable", supersedes=before.id)
+            await session.memories.save_decision(
+                "Use sessions", topic="login", reasoning="revocable", supersedes=before.id
+            )
             found = set(entered)
     finally:
         threading.setprofile(None)

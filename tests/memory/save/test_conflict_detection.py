@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_helpers import SMALL, OpenedDirectory, PlainEngines, plain_memory
 
+from mama_structs import admin
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.save.automatic_links import LinkingContext, find_candidates
@@ -61,7 +62,7 @@ async def test_sixty_copies_become_one_memory_with_repeat_times(store, clock):
     assert {first.id} == {memory.id for memory in again}
     assert 59 == len((await store.get(first.id)).repeats)
     assert {first.created_at + timedelta(minutes=1)} == set(again[-1].repeats)
-    assert [(first.id, 1.0)] == [(one.id, one.probability) for one in again[-1].noticed.copy_of]
+    assert [(first.id, 1.0)] == [(one.id, one.probability) for one in again[-1].warnings.duplicate_of]
 
 
 async def test_copies_in_one_save_many_call_are_merged(store):
@@ -89,7 +90,7 @@ async def test_copies_from_two_processes_are_merged(tmp_path):
             await place.close()
     place = OpenedDirectory.open(tmp_path)
     store = await place.memories()
-    await store.rebuild()
+    await admin.rebuild(store)
 
     assert 12 == len((await merged(store)).repeats)
     await place.close()
@@ -130,9 +131,9 @@ async def test_texts_that_differ_in_content_are_not_merged(store, clock, more):
 async def test_decisions_with_different_reasons_or_topics_are_not_merged(store):
     """All three decisions with the same words are stored."""
     how = {"on_duplicate": "merge"}
-    await store.save_decision("login", "Use JWT", "stateless", **how)
-    await store.save_decision("login", "Use JWT", "the team knows it", **how)
-    await store.save_decision("api", "Use JWT", "stateless", **how)
+    await store.save_decision("Use JWT", topic="login", reasoning="stateless", **how)
+    await store.save_decision("Use JWT", topic="login", reasoning="the team knows it", **how)
+    await store.save_decision("Use JWT", topic="api", reasoning="stateless", **how)
 
     assert 3 == await store.count()
 
@@ -144,17 +145,20 @@ async def test_copy_of_invalid_decision_is_saved_as_new_decision(store, clock, t
 
     Further copies merge with the new one.
     """
-    first = await store.save_decision("login", "Use JWT", "stateless")
+    first = await store.save_decision("Use JWT", topic="login", reasoning="stateless")
     clock.advance(1)
     if then == "failed":
         await store.set_outcome(first.id, "FAILED", reason="tokens leaked")
     elif then == "superseded":
-        await store.supersede(first.id, "Use sessions", "revocable")
+        await store.supersede(first.id, "Use sessions", reasoning="revocable")
     else:
-        await store.save_decision("login", "Sessions for admins", "revocable")
+        await store.save_decision("Sessions for admins", topic="login", reasoning="revocable")
     before = await store.count()
     clock.advance(1)
-    again = [await store.save_decision("login", "Use JWT", "stateless", on_duplicate="merge") for _ in range(3)]
+    again = [
+        await store.save_decision("Use JWT", topic="login", reasoning="stateless", on_duplicate="merge")
+        for _ in range(3)
+    ]
 
     assert before + 1 == await store.count()
     assert 1 == len({memory.id for memory in again} - {first.id})
@@ -179,9 +183,9 @@ async def test_python_callers_keep_copies_by_default(store):
     second = await store.save_insight(LEARNT)
 
     assert 2 == await store.count()
-    assert [(first.id, 1.0)] == [(one.id, one.probability) for one in second.noticed.copy_of]
-    assert not first.noticed
-    assert (await store.get(second.id)).noticed is None
+    assert [(first.id, 1.0)] == [(one.id, one.probability) for one in second.warnings.duplicate_of]
+    assert not first.warnings
+    assert (await store.get(second.id)).warnings is None
 
 
 async def test_invalid_on_duplicate_raises(store):
@@ -196,13 +200,13 @@ async def test_invalid_on_duplicate_raises(store):
 
 async def test_contradicting_decisions_are_reported_and_kept(store):
     """Each of three decisions reports those it contradicts, and none is superseded."""
-    first = await store.save_decision("login", "Use JWT", "stateless")
-    second = await store.save_decision("login", "Do not use JWT", "it cannot be revoked")
-    third = await store.save_decision("login", "Use JWT", "stateless")
+    first = await store.save_decision("Use JWT", topic="login", reasoning="stateless")
+    second = await store.save_decision("Do not use JWT", topic="login", reasoning="it cannot be revoked")
+    third = await store.save_decision("Use JWT", topic="login", reasoning="stateless")
 
-    assert [first.id] == ids(second.noticed.may_contradict)
-    assert ([first.id], [second.id]) == (ids(third.noticed.copy_of), ids(third.noticed.may_contradict))
-    assert [] == [link for link in await store.links_of(first.id) if link.link_type == "evolution"]
+    assert [first.id] == ids(second.warnings.possible_conflicts)
+    assert ([first.id], [second.id]) == (ids(third.warnings.duplicate_of), ids(third.warnings.possible_conflicts))
+    assert [] == [link for link in await store.links(first.id) if link.link_type == "evolution"]
 
 
 @pytest.mark.parametrize("store", [PlainEngines], indirect=True, ids=["plain"])
@@ -223,12 +227,12 @@ async def test_conflict_is_distinguished_from_similar_text(store, older, newer, 
 
     A similar statement on another thing is not.
     """
-    first = await store.save_decision("matter", older, "")
-    second = await store.save_decision("matter", newer, "")
+    first = await store.save_decision(older, topic="matter", reasoning="")
+    second = await store.save_decision(newer, topic="matter", reasoning="")
 
     assert {kind: [first.id]} == {
-        name: ids(some) for name, some in attrs.asdict(second.noticed, recurse=False).items() if some
-    } or (kind is None and not second.noticed)
+        name: ids(some) for name, some in attrs.asdict(second.warnings, recurse=False).items() if some
+    } or (kind is None and not second.warnings)
 
 
 @pytest.mark.parametrize("store", [PlainEngines], indirect=True, ids=["plain"])
@@ -255,19 +259,19 @@ async def test_statement_of_change_replaces_earlier_statement(store, older, newe
     first = await store.save_context(older)
     second = await store.save_insight(newer)
 
-    assert [first.id] * (kind is not None) == ids(second.noticed.may_replace)
-    assert () == second.noticed.may_contradict
+    assert [first.id] * (kind is not None) == ids(second.warnings.possible_replacements)
+    assert () == second.warnings.possible_conflicts
 
 
 async def test_superseded_decision_is_not_reported_as_conflict(store):
     """Neither the superseding decision nor later saves report it."""
-    first = await store.save_decision("login", "Use JWT", "stateless")
-    second = await store.supersede(first.id, "Do not use JWT", "it cannot be revoked")
-    third = await store.save_decision("login", "do not use JWT!", "it cannot be revoked.")
+    first = await store.save_decision("Use JWT", topic="login", reasoning="stateless")
+    second = await store.supersede(first.id, "Do not use JWT", reasoning="it cannot be revoked")
+    third = await store.save_decision("do not use JWT!", topic="login", reasoning="it cannot be revoked.")
 
-    assert not second.noticed.may_contradict
-    assert [second.id] == ids(third.noticed.copy_of)
-    assert () == third.noticed.may_contradict
+    assert not second.warnings.possible_conflicts
+    assert [second.id] == ids(third.warnings.duplicate_of)
+    assert () == third.warnings.possible_conflicts
 
 
 async def test_copies_are_compared_with_current_text(tmp_path):
@@ -280,7 +284,7 @@ async def test_copies_are_compared_with_current_text(tmp_path):
         place = OpenedDirectory.open(tmp_path, settings=MemorySettings(snapshot_every=1))
         store = await place.memories()
         first = await merged(store, "The moon is near.")
-        corrected = await store.correct(first.id, "The moon is far.")
+        corrected = await store.update(first.id, "The moon is far.")
         other = await merged(store, "The moon is near.")
         same = await merged(store, "The moon is far.")
         await store.delete(other.id)
@@ -357,4 +361,4 @@ def test_repeats_keep_order_when_clock_steps_back():
     memory = plain_memory("m", LEARNT, type=MemoryType.INSIGHT, at=60)
     early = saving.with_repetition(memory, memory.created_at - timedelta(hours=1))
 
-    assert (memory.created_at,) == early.repeats
+    assert (memory.created_at,) == early.repeated_at

@@ -30,7 +30,7 @@ def opened(judge, **memory):
 
 
 async def decided(session, decision="Use sessions", **more):
-    return await session.memories.save_decision("login", decision, "so it is", **more)
+    return await session.memories.save_decision(decision, topic="login", reasoning="so it is", **more)
 
 
 def ids(named):
@@ -52,13 +52,13 @@ async def test_verdict_replace_supersedes_memory(is_async):
     async with opened(awaited if is_async else answer) as session:
         first = await decided(session, "Use JWT")
         second = await decided(session)
-        (link,) = [one for one in await session.memories.links_of(first.id) if one.link_type == "evolution"]
-        chain = await session.memories.evolution(first.id)
+        (link,) = [one for one in await session.memories.links(first.id) if one.link_type == "evolution"]
+        chain = await session.memories.history(first.id)
 
     assert (second.id, first.id, 1.0) == (link.from_id, link.to_id, link.confidence)
     assert ("supersedes", ("judge",)) == (link.metadata.original_relationship, link.metadata.tags)
     assert [second.id, first.id] == [memory.id for memory in chain.memories]
-    assert [(first.id, 1.0)] == [(one.id, one.probability) for one in second.noticed.may_replace]
+    assert [(first.id, 1.0)] == [(one.id, one.probability) for one in second.warnings.possible_replacements]
     assert is_async == (threads[0] is threading.main_thread())
 
 
@@ -68,10 +68,10 @@ async def test_other_verdicts_only_set_noticed(word, field):
     async with opened(Judge(word)) as session:
         first = await decided(session, "Use JWT")
         second = await decided(session, "Do not use JWT")
-        links = await session.memories.links_of(first.id)
+        links = await session.memories.links(first.id)
 
     assert ({field: [first.id]} if field else {}) == {
-        name: ids(some) for name, some in attrs.asdict(second.noticed, recurse=False).items() if some
+        name: ids(some) for name, some in attrs.asdict(second.warnings, recurse=False).items() if some
     }
     assert [] == [one for one in links if one.link_type == "evolution"]
 
@@ -82,8 +82,8 @@ async def test_memory_without_verdict_uses_detected_conflicts():
         first = await decided(session, "Use JWT")
         second = await decided(session, "Do not use JWT")
 
-    assert [first.id] == ids(second.noticed.may_contradict)
-    assert second.noticed.note is None
+    assert [first.id] == ids(second.warnings.possible_conflicts)
+    assert second.warnings.note is None
 
 
 async def test_judge_is_called_only_for_memories_on_same_subject():
@@ -93,7 +93,7 @@ async def test_judge_is_called_only_for_memories_on_same_subject():
         first = await decided(session, "Use JWT")
         await session.memories.save_checkpoint("Use JWT at the login")
         await decided(session, "use JWT!", on_duplicate="merge")
-        await session.memories.supersede(first.id, "Use sessions", "revocable")
+        await session.memories.supersede(first.id, "Use sessions", reasoning="revocable")
 
         assert [] == judge.asked
         await decided(session, "Use passkeys")
@@ -119,8 +119,8 @@ async def test_failing_judge_leaves_note_without_content(answer, why, caplog):
         second = await decided(session, "Do not use JWT")
         stats = (await session.memories.stats())["judging"]
 
-    assert f"the judge was not heard: {why}" == second.noticed.note
-    assert [first.id] == ids(second.noticed.may_contradict)
+    assert f"the judge was not heard: {why}" == second.warnings.note
+    assert [first.id] == ids(second.warnings.possible_conflicts)
     assert (1, 1) == (stats["asked"], stats["failed"])
     assert "JWT" not in caplog.text
 
@@ -137,7 +137,7 @@ async def test_slow_judge_times_out():
         second = await decided(session)
         stats = (await session.memories.stats())["judging"]
 
-    assert "the judge was not heard: it took longer than 0.01 s" == second.noticed.note
+    assert "the judge was not heard: it took longer than 0.01 s" == second.warnings.note
     assert 1 == stats["late"]
 
 
@@ -159,16 +159,16 @@ async def test_judge_is_called_again_if_candidates_changed(times):
         other = session
         await decided(session, "Use JWT")
         saved = await decided(session)
-        links = [one for one in await session.memories.links_of(saved.id) if one.link_type == "evolution"]
+        links = [one for one in await session.memories.links(saved.id) if one.link_type == "evolution"]
         stats = (await session.memories.stats())["judging"]
 
     assert [["Use JWT"], ["Use keys 1", "Use JWT"]] == asked
     if times == 1:
         assert 2 == len(links)
-        assert saved.noticed.note is None
+        assert saved.warnings.note is None
     else:
         assert [] == links
-        assert "the judge was not heard, for what stands on the matter changed meanwhile" == saved.noticed.note
+        assert "the judge was not heard, for what stands on the matter changed meanwhile" == saved.warnings.note
     assert times - 1 == stats["outrun"]
 
 
@@ -177,9 +177,9 @@ async def test_verdict_replace_supersedes_only_decisions():
     async with opened(Judge("replace")) as session:
         first = await session.memories.save_context("The cat sleeps on the sofa", topic="cat")
         second = await session.memories.save_context("The cat sleeps on the bed", topic="cat")
-        links = await session.memories.links_of(first.id)
+        links = await session.memories.links(first.id)
 
-    assert [first.id] == ids(second.noticed.may_replace)
+    assert [first.id] == ids(second.warnings.possible_replacements)
     assert [] == [one for one in links if one.link_type == "evolution"]
 
 
@@ -201,7 +201,7 @@ async def test_remember_calls_judge_and_save_many_does_not():
             [{"type": "decision", "topic": "login", "decision": "Use JWT", "reasoning": "so it is"}]
         )
         learned = await session.remember("Use sessions, no: use keys", extract=lambda *_: {"records": records})
-        chain = await session.memories.evolution(first.id)
+        chain = await session.memories.history(first.id)
         await session.memories.save_many(
             [{"type": "decision", "topic": "login", "decision": "Use passes", "reasoning": "so it is"}]
         )

@@ -36,9 +36,9 @@ async def place(request, tmp_path):
 async def test_decision_cannot_supersede_newer_decision(place):
     """An explicit time is used as given, and nothing is saved."""
     store, _ = place
-    decision = await store.save_decision("login", "tokens", "stateless")
+    decision = await store.save_decision("tokens", topic="login", reasoning="stateless")
     with pytest.raises(InvalidArgument, match="created_at must not be before 2026-03-01"):
-        await store.supersede(decision.id, "sessions", "revocable", created_at=MARCH - timedelta(days=1))
+        await store.supersede(decision.id, "sessions", reasoning="revocable", created_at=MARCH - timedelta(days=1))
 
     assert 1 == await store.count()
 
@@ -46,18 +46,18 @@ async def test_decision_cannot_supersede_newer_decision(place):
 async def test_chain_order_is_kept_when_clock_steps_back(place):
     """A superseding decision is never older than its predecessor."""
     store, clock = place
-    first = await store.save_decision("login", "tokens", "stateless")
+    first = await store.save_decision("tokens", topic="login", reasoning="stateless")
     clock.now -= 3600
-    second = await store.supersede(first.id, "sessions", "revocable")
+    second = await store.supersede(first.id, "sessions", reasoning="revocable")
 
     assert first.created_at == second.created_at
-    assert [second.id, first.id] == [memory.id for memory in await store.evolution(first.id)]
+    assert [second.id, first.id] == [memory.id for memory in await store.history(first.id)]
 
 
 async def test_outcome_before_decision_is_rejected(place):
     """Without an explicit time, an outcome is at least as late as its decision."""
     store, clock = place
-    decision = await store.save_decision("login", "tokens", "stateless")
+    decision = await store.save_decision("tokens", topic="login", reasoning="stateless")
     with pytest.raises(InvalidArgument, match="at must not be before 2026-03-01"):
         await store.set_outcome(decision.id, "FAILED", reason="leaked", at=MARCH - timedelta(days=1))
     assert 1 == await store.count()
@@ -70,13 +70,13 @@ async def test_outcome_before_decision_is_rejected(place):
 async def test_explicit_link_keeps_other_explicit_links(place):
     """It replaces only automatic links. A supersession by the system is explicit too."""
     store, _ = place
-    first = await store.save_decision("login", "tokens", "stateless")
-    second = await store.supersede(first.id, "sessions", "revocable", created_by="system")
+    first = await store.save_decision("tokens", topic="login", reasoning="stateless")
+    second = await store.supersede(first.id, "sessions", reasoning="revocable", created_by="system")
     await store.link(second.id, first.id, "relates to")
     await store.link(first.id, second.id, "explains")
 
-    assert [second.id, first.id] == [memory.id for memory in await store.evolution(first.id)]
-    words = {link.metadata.original_relationship for link in await store.links_of(first.id)}
+    assert [second.id, first.id] == [memory.id for memory in await store.history(first.id)]
+    words = {link.metadata.original_relationship for link in await store.links(first.id)}
     assert {"supersedes", "relates to", "explains"} == words
 
 
@@ -85,11 +85,11 @@ async def test_automatic_link_is_replaced_in_either_direction(tmp_path):
     async with Session.open(tmp_path, embedder=HashEmbedder()) as session:
         first = await session.memories.save_context("the login needs tokens that can be revoked")
         second = await session.memories.save_context("the login needs tokens that can be revoked")
-        (automatic,) = await session.memories.links_of(first.id)
+        (automatic,) = await session.memories.links(first.id)
         assert "system" == automatic.created_by
         link = await session.memories.link(first.id, second.id, "depends on")
 
-        assert [link] == await session.memories.links_of(first.id)
+        assert [link] == await session.memories.links(first.id)
 
 
 async def test_store_can_be_maintained_without_its_embedder(tmp_path):

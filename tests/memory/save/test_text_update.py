@@ -7,8 +7,9 @@ from datetime import timedelta
 import pytest
 from memory_helpers import SMALL, OpenedDirectory, PlainEngines
 
+from mama_structs import Filter, admin
 from mama_structs.errors import InvalidArgument, MemoryNotFound
-from mama_structs.memory.types.model import FormerText, from_milliseconds
+from mama_structs.memory.types.model import PreviousText, from_milliseconds
 from mama_structs.settings import MemorySettings
 from mama_structs.testing import FakeClock
 
@@ -34,10 +35,10 @@ async def place(request, tmp_path):
 async def test_corrected_memory_is_found_by_new_text(place):
     """It keeps id, time and links, and gets the text, words, vectors and mentions of its correction."""
     opened, store, clock = place
-    first = await store.save_decision("harbour", "dock at 2-1", "ships are near")
+    first = await store.save_decision("dock at 2-1", topic="harbour", reasoning="ships are near")
     other = await store.save_insight("storms come from the west", links=[{"to_id": first.id, "relationship": "about"}])
     clock.advance(3600)
-    corrected = await store.correct(first.id, "anchor beyond 2-7", reason="a slip")
+    corrected = await store.correct(first.id, "anchor beyond 2-7", change_reason="a slip")
     clock.advance(3600)
     hit = (await store.search("anchor beyond", limit=1))[0]
 
@@ -45,20 +46,23 @@ async def test_corrected_memory_is_found_by_new_text(place):
     assert corrected == hit.memory == await store.get(first.id)
     assert ("anchor beyond 2-7", "ships are near") == (corrected.content, corrected.metadata.reasoning)
     assert (first.created_at, NOON + HOUR) == (corrected.created_at, corrected.updated_at)
-    assert (FormerText(content="dock at 2-1", reasoning="ships are near", until=NOON + HOUR, reason="a slip"),) == (
+    assert (PreviousText(content="dock at 2-1", reasoning="ships are near", until=NOON + HOUR, reason="a slip"),) == (
         corrected.former
     )
-    assert ([], [corrected]) == (await store.about("2-1"), await store.about("2-7"))
+    assert ([], [corrected]) == (
+        await store.list(predicate=Filter(mentions="2-1")),
+        await store.list(predicate=Filter(mentions="2-7")),
+    )
     assert hit.parts["words"] > 0
     assert [0] == [one.parts["words"] for one in await store.search("dock") if one.memory.id == first.id]
-    assert [other.id] == [one.memory.id for one in await store.connected(first.id)]
+    assert [other.id] == [one.memory.id for one in await store.traverse(first.id, max_depth=1)]
     assert [] == await opened.findings()
 
 
 async def test_as_of_returns_text_of_that_time(place):
     """After several corrections and an outcome, each time has its own text."""
     _, store, clock = place
-    first = await store.save_decision("harbour", "dock at the pier", "ships are near")
+    first = await store.save_decision("dock at the pier", topic="harbour", reasoning="ships are near")
     clock.advance(3600)
     second = await store.correct(first.id, "dock at the quay")
     clock.advance(3600)
@@ -107,7 +111,7 @@ async def test_invalid_correction_is_rejected_without_changes(place, which, give
     """The error names the problem, and nothing was changed."""
     _, store, _ = place
     saved = {
-        "decision": await store.save_decision("harbour", "dock here", "near"),
+        "decision": await store.save_decision("dock here", topic="harbour", reasoning="near"),
         "insight": await store.save_insight("storms"),
     }
     with pytest.raises(InvalidArgument, match=said):
@@ -129,7 +133,7 @@ async def test_correct_raises_for_unknown_id(place):
 async def test_concurrent_corrections_are_combined(place, monkeypatch):
     """Concurrent corrections of content and reasoning end up in one text, with the vectors of that text."""
     opened, store, _ = place
-    memory = await store.save_decision("harbour", "dock here", "near")
+    memory = await store.save_decision("dock here", topic="harbour", reasoning="near")
     documents, corrected = store._shared.embedding.embed_documents, []
 
     async def slow(texts):
@@ -152,9 +156,9 @@ async def test_correction_survives_export_and_import(place, tmp_path):
     """The former texts are exported as well."""
     _, store, _ = place
     memory = await store.save_insight("storms")
-    corrected = await store.correct(memory.id, "calm", reason="mistaken")
-    await store.export_jsonl(tmp_path / "all.jsonl")
+    corrected = await store.correct(memory.id, "calm", change_reason="mistaken")
+    await admin.export_jsonl(store, tmp_path / "all.jsonl")
     await store.delete(memory.id)
-    await store.import_jsonl(tmp_path / "all.jsonl")
+    await admin.import_jsonl(store, tmp_path / "all.jsonl")
 
     assert corrected == await store.get(memory.id)

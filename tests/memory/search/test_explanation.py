@@ -23,8 +23,8 @@ async def store(request, tmp_path):
 
 async def test_explain_returns_argument_that_left_memory_out(store):
     """Covers filters, expiry, limits and copies."""
-    old = await store.save_decision("auth", "Use JWT for logins", "stateless", created_at=START)
-    new = await store.supersede(old.id, "Keep logins in Redis", "can be ended", origin="tool")
+    old = await store.save_decision("Use JWT for logins", topic="auth", reasoning="stateless", created_at=START)
+    new = await store.supersede(old.id, "Keep logins in Redis", reasoning="can be ended", origin="tool")
     copy = await store.save_insight("Logins by JWT cannot be ended.")
     again = await store.save_insight("logins by JWT cannot be ended")
     ended = await store.save_insight(
@@ -33,7 +33,7 @@ async def test_explain_returns_argument_that_left_memory_out(store):
     query = "JWT for logins"
 
     async def why(memory, **given):
-        return (await store.explain(query, memory.id, **given)).left_out_by
+        return (await store.explain(query, memory.id, **given)).excluded_by
 
     shown = {name for hit in await store.search(query) for name in (hit.memory.id,)}
     (folded,) = {copy.id, again.id} - shown
@@ -46,13 +46,13 @@ async def test_explain_returns_argument_that_left_memory_out(store):
     assert "mentions" == await why(new, mentions=["2-1"])
     assert "origins" == await why(new, origins="user")
     assert "trust" == await why(new, trust="user")
-    assert "superseded" == await why(old, superseded="drop")
+    assert "superseded" == await why(old, superseded="exclude")
     assert "min_relevance" == await why(old, min_relevance=1.0)
     assert "max_chars" == await why(old, max_chars=1)
     assert "as_of" == await why(new, as_of=START + timedelta(seconds=DAY))
     assert "valid_until" == await why(ended)
     assert "limit" == await why(old, limit=1)
-    assert "copies" == (await store.explain(query, folded)).left_out_by
+    assert "copies" == (await store.explain(query, folded)).excluded_by
     with pytest.raises(MemoryNotFound):
         await store.explain(query, "decision_unknown_1790000000000_0a1b2c3d")
 

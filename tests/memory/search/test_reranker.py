@@ -160,7 +160,9 @@ async def test_reranker_gets_topic_and_reasons_within_its_limits():
     """
     reranker = Preferring("x", max_chars=30, batch_size=2)
     async with opening(reranker) as session:
-        await session.memories.save_decision("doors", "Keep doors shut", "It is cold in winter, and long")
+        await session.memories.save_decision(
+            "Keep doors shut", topic="doors", reasoning="It is cold in winter, and long"
+        )
         await session.memories.save_insight("door")
         await session.memories.save_insight("another door than that one, which is long")
         await session.memories.search("door?")
@@ -181,7 +183,7 @@ async def test_reranked_search_respects_filters_and_as_of():
         await memories.save_insight("old door", created_at=START)
         await memories.save_insight("new door", created_at=START + timedelta(days=9))
         await memories.save_context("door of another kind", created_at=START)
-        hits = await memories.search("door", types="insight", as_of=START + timedelta(days=1))
+        hits = await memories.search("door", type="insight", as_of=START + timedelta(days=1))
 
     assert ["old door"] == contents(hits)
     assert [["old door"]] == [texts for _, texts in reranker.calls]
@@ -191,12 +193,12 @@ async def test_successor_stays_before_superseded_memory_when_reranked():
     """A reranker sees only texts, and may prefer the superseded decision."""
     async with opening(Preferring("JWT")) as session:
         memories = session.memories
-        jwt = await memories.save_decision("auth", "Use JWT for logins", "stateless")
-        redis = await memories.supersede(jwt.id, "Keep logins in Redis", "can be ended at once")
+        jwt = await memories.save_decision("Use JWT for logins", topic="auth", reasoning="stateless")
+        redis = await memories.supersede(jwt.id, "Keep logins in Redis", reasoning="can be ended at once")
         for note in NOTES:
             await memories.save_insight(note)
         hits = await memories.search("logins")
-        before = await memories.search("logins", superseded="equal")
+        before = await memories.search("logins", superseded="keep")
 
     assert [redis.id, jwt.id] == [hit.memory.id for hit in hits[:2]]
     assert redis.id == hits[1].superseded_by
@@ -207,7 +209,7 @@ async def test_decision_stays_before_reason_of_outcome_when_reranked():
     """The decision gets the reranker's score of its reason."""
     async with opening(Preferring("stolen")) as session:
         memories = session.memories
-        jwt = await memories.save_decision("auth", "Use JWT for logins", "stateless")
+        jwt = await memories.save_decision("Use JWT for logins", topic="auth", reasoning="stateless")
         for note in NOTES:
             await memories.save_insight(note)
         await memories.set_outcome(jwt.id, "FAILED", reason="A stolen token could not be revoked.")
@@ -262,7 +264,7 @@ class Store:
     def _link(self, new, old, relationship, link_type):
         self.reader.put_link(plain_link(new, old, relationship, type=link_type, created_by="user"))
 
-    def hits(self, text, *, superseded="behind"):
+    def hits(self, text, *, superseded="demote"):
         request = search.SearchRequest(
             text=text,
             vector=np.array([1, 0], np.float32),
@@ -283,7 +285,7 @@ def stores():
 SCORES = st.lists(st.floats(-5, 5).map(lambda one: round(one, 1)), min_size=12, max_size=12)
 
 
-@given(store=stores(), scores=SCORES, period=st.booleans(), superseded=st.sampled_from(["behind", "equal"]))
+@given(store=stores(), scores=SCORES, period=st.booleans(), superseded=st.sampled_from(["demote", "keep"]))
 @settings(max_examples=60)
 def test_reranking_with_any_scores_keeps_rules(store, scores, period, superseded):
     """
@@ -299,8 +301,8 @@ def test_reranking_with_any_scores_keeps_rules(store, scores, period, superseded
 
     assert sorted(place) == sorted(hit.memory.id for hit in hits)
     assert [hit.score for hit in hits] == [hit.score for hit in found]
-    assert score_of == {hit.memory.id: hit.parts["reranker"] for hit in found}
-    if superseded != "equal" and not period:
+    assert score_of == {hit.memory.id: hit.signals["reranker"] for hit in found}
+    if superseded != "keep" and not period:
         assert all(place[f"d{new}"] < place[f"d{old}"] for new, old in store.replaced)
     if not period:
         assert all(place[f"d{n}"] < place[f"o{n}"] for n in store.outcomes)

@@ -119,9 +119,9 @@ async def test_duplicate_failures_are_one_hit_with_same_relevance(store):
     """Their successors are duplicates of each other as well."""
     relevances = []
     for _ in range(3):
-        first = await store.save_decision("auth", "Use JWT for logins", "The server keeps no state")
+        first = await store.save_decision("Use JWT for logins", topic="auth", reasoning="The server keeps no state")
         await store.set_outcome(first.id, "FAILED", reason="A stolen JWT could not be revoked")
-        await store.supersede(first.id, "Keep logins in Redis", "They can be ended at once")
+        await store.supersede(first.id, "Keep logins in Redis", reasoning="They can be ended at once")
         hits = await store.search("Shall we use JWT for the mobile app?")
         relevances.append(max(hit.relevance for hit in hits))
 

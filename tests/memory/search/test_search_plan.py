@@ -25,7 +25,7 @@ from mama_structs.memory.search.search_plan import (
     rank_candidates,
     worth_showing,
 )
-from mama_structs.memory.types.engine import Filter, RelevanceBounds
+from mama_structs.memory.types.engine import EngineFilter, RelevanceBounds
 from mama_structs.memory.types.model import LinkType, MemoryType
 from mama_structs.testing.plain_engine import PlainReader
 
@@ -156,7 +156,7 @@ def test_superseded_memory_ranks_after_newest_of_chain(reader):
 def test_history_ranks_old_decision_by_relevance(reader):
     """The best match comes first, superseded or not, and is still marked as superseded."""
     chain(reader)
-    hits = search(reader, asked("sessions in postgres", direction(1), superseded="equal"))
+    hits = search(reader, asked("sessions in postgres", direction(1), superseded="keep"))
 
     assert "old" == reader.ids([hits[0].node])[0]
     assert reader.find("new") == hits[0].superseded_by
@@ -168,7 +168,7 @@ def test_hiding_superseded_memories_fills_limit(reader):
         add(reader, f"old{number}", "sessions in postgres", direction(1))
         add(reader, f"new{number}", "signed cookies", direction(0, 0, 1))
         reader.put_link(plain_link(f"new{number}", f"old{number}", "supersedes", type=LinkType.EVOLUTION))
-    found = names(reader, asked("sessions in postgres", direction(1), superseded="drop", limit=50))
+    found = names(reader, asked("sessions in postgres", direction(1), superseded="exclude", limit=50))
 
     assert 50 == len(found)
     assert all(name.startswith("new") for name in found)
@@ -246,10 +246,10 @@ def test_linked_results_pass_filter(reader):
     add(reader, "b", "lunch", direction(0, 1), type=MemoryType.CHECKPOINT, at=2 * DAY)
     reader.put_link(plain_link("b", "a", "implements", type=LinkType.IMPLEMENTATION))
     wheres = (
-        Filter(types=frozenset({MemoryType.DECISION})),
-        Filter(topic="ops"),
-        Filter(mentions=frozenset({"2-1"})),
-        Filter(until=START + timedelta(days=1)),
+        EngineFilter(types=frozenset({MemoryType.DECISION})),
+        EngineFilter(topic="ops"),
+        EngineFilter(mentions=frozenset({"2-1"})),
+        EngineFilter(until=START + timedelta(days=1)),
     )
 
     for where in wheres:
@@ -343,11 +343,11 @@ def test_search_returns_exact_number_of_matches(  # noqa: PLR0917 - drawn by nam
     There are *limit* if enough match.
     """
     as_of = None if day is None else START + timedelta(days=day)
-    where = Filter(types=None if types is None else frozenset(types), topic=topic)
+    where = EngineFilter(types=None if types is None else frozenset(types), topic=topic)
     hits = search(reader, asked(text, direction(1), limit=limit, superseded=superseded, where=where, as_of=as_of))
     until = None if as_of is None else as_of + timedelta(milliseconds=1)
     allowed = set(reader.window(attrs.evolve(where, until=until)).tolist())
-    if superseded == "drop":
+    if superseded == "exclude":
         allowed -= set(Successors(reader, as_of).newest(sorted(allowed)))
     found = [hit.node for hit in hits]
 
@@ -356,7 +356,7 @@ def test_search_returns_exact_number_of_matches(  # noqa: PLR0917 - drawn by nam
     assert set(found) <= allowed
     assert sorted((hit.score for hit in hits), reverse=True) == [hit.score for hit in hits]
     assert all(0 <= hit.relevance <= 1 for hit in hits)
-    if superseded == "behind" and not asks_for_history(text):
+    if superseded == "demote" and not asks_for_history(text):
         for place, hit in enumerate(hits):
             assert hit.superseded_by not in found[place + 1 :] or _in_circle(reader, hit.node)
 
@@ -407,7 +407,7 @@ def test_score_terms_sum_to_score(  # noqa: PLR0917 - drawn by name
         direction(1),
         limit=limit,
         superseded=superseded,
-        where=Filter(topic=topic),
+        where=EngineFilter(topic=topic),
         as_of=as_of,
         min_relevance=least,
     )
@@ -417,12 +417,12 @@ def test_score_terms_sum_to_score(  # noqa: PLR0917 - drawn by name
         one = explain(reader, request, node, room)
         if one.score is not None:
             assert one.score == pytest.approx(sum(one.terms.values()), abs=1e-5)
-        if one.id in ranks and one.left_out_by is None:
-            hit = found[ranks[one.id] - 1]
+        if one.memory_id in ranks and one.excluded_by is None:
+            hit = found[ranks[one.memory_id] - 1]
             assert (hit.score, hit.relevance, hit.superseded_by) == (one.score, one.relevance, one.superseded_by)
             assert hit.terms == one.terms
-            assert one.rank <= ranks[one.id]
-        assert (one.rank is None) == (one.left_out_by is not None)
-        assert (one.id in ranks) == (one.left_out_by in {None, "max_chars"})
-        assert one.id in str(one)
-        assert (one.copy_of is not None) <= (one.left_out_by in {"copies", "superseded"})
+            assert one.rank <= ranks[one.memory_id]
+        assert (one.rank is None) == (one.excluded_by is not None)
+        assert (one.memory_id in ranks) == (one.excluded_by in {None, "max_chars"})
+        assert one.memory_id in str(one)
+        assert (one.duplicate_of is not None) <= (one.excluded_by in {"copies", "superseded"})

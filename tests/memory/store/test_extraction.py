@@ -113,7 +113,7 @@ async def test_answer_is_parsed_in_any_form(session, answer):
     learned = await session.remember(TALK, extract=Model(answer))
 
     assert [GOOD["content"]] == [one.content for one in learned.new]
-    assert () == learned.refused
+    assert () == learned.rejected
 
 
 RUBBISH = [
@@ -132,20 +132,20 @@ async def test_invalid_answer_is_refused_with_reason(session, number):
     learned = await session.remember(TALK, extract=Model(RUBBISH[number]))
 
     assert not learned
-    assert 1 == len(learned.refused)
-    assert learned.refused[0].reason
-    assert not {"evil", "xxx", "narrator"} & set(learned.refused[0].reason.split())
+    assert 1 == len(learned.rejected)
+    assert learned.rejected[0].reason
+    assert not {"evil", "xxx", "narrator"} & set(learned.rejected[0].reason.split())
     assert 0 == await session.memories.count()
 
 
 async def test_empty_answer_is_valid_and_long_answer_is_truncated(session):
     """Of more than twenty records, the first twenty are used and the others reported."""
-    assert () == (await session.remember(TALK, extract=Model("[]"))).refused
+    assert () == (await session.remember(TALK, extract=Model("[]"))).rejected
     many = [record(f"Host b{number} keeps sessions") for number in range(MAX_RECORDS_PER_ANSWER + 5)]
     learned = await session.remember(TALK, extract=Model(json.dumps(many)))
 
-    assert (MAX_RECORDS_PER_ANSWER, 5) == (len(learned.new), len(learned.refused))
-    assert many[MAX_RECORDS_PER_ANSWER] == learned.refused[0].record
+    assert (MAX_RECORDS_PER_ANSWER, 5) == (len(learned.new), len(learned.rejected))
+    assert many[MAX_RECORDS_PER_ANSWER] == learned.rejected[0].record
 
 
 async def test_repeated_conversation_merges_known_facts(session):
@@ -158,12 +158,12 @@ async def test_repeated_conversation_merges_known_facts(session):
     first = await session.remember(TALK, extract=model)
     again = await session.remember(TALK, extract=model)
 
-    assert (2, 0, 0, 2) == (len(first.new), len(first.merged), len(again.new), len(again.merged))
-    assert {one.id for one in first.new} == {one.id for one in again.merged}
-    assert [1, 1] == [len(one.repeats) for one in again.merged]
+    assert (2, 0, 0, 2) == (len(first.new), len(first.duplicates), len(again.new), len(again.duplicates))
+    assert {one.id for one in first.new} == {one.id for one in again.duplicates}
+    assert [1, 1] == [len(one.repeats) for one in again.duplicates]
     known = await session.memories.save_insight("The gateway needs sticky routing")
     parroted = await session.remember(TALK, extract=Model([record("The gateway needs sticky routing.", [2])]))
-    assert [f"it is known already, as {known.id}"] == [one.reason for one in parroted.refused]
+    assert [f"it is known already, as {known.id}"] == [one.reason for one in parroted.rejected]
 
 
 async def test_tool_result_cannot_gain_trust_of_user(session):
@@ -191,7 +191,7 @@ async def test_origin_argument_limits_trust(session):
 
 async def test_recalled_text_is_not_extracted_again(session):
     """Covers the recall block, messages that only repeat it, memory tool results and the model's own repetition."""
-    await session.memories.save_decision("login", "Logins use sessions in Redis", "they can be revoked")
+    await session.memories.save_decision("Logins use sessions in Redis", topic="login", reasoning="they can be revoked")
     recalled = await session.recall("how do logins use sessions in Redis?")
     shown = await session.call("search/by_context", {"query": "logins"})
     model = Model([record("Logins use sessions in Redis")])
@@ -202,18 +202,18 @@ async def test_recalled_text_is_not_extracted_again(session):
 
     assert recalled
     assert [] == model.asked
-    assert 2 == nothing.passed_over
+    assert 2 == nothing.skipped_messages
     echoed = await session.remember([*told, {"role": "user", "content": "How do we log in?"}], extract=model)
-    assert ["it only repeats what was recalled"] == [one.reason for one in echoed.refused]
+    assert ["it only repeats what was recalled"] == [one.reason for one in echoed.rejected]
     assert 1 == await session.memories.count()
 
 
 async def test_extracted_link_to_known_memory_supersedes_nothing(session):
     """Relationship words that create evolution links, such as `refines`, are not available to the model."""
-    known = await session.memories.save_decision("login", "Logins use JWT", "stateless")
+    known = await session.memories.save_decision("Logins use JWT", topic="login", reasoning="stateless")
     link = {"to_id": known.id, "relationship": "contradicts"}
     learned = await session.remember(TALK, extract=Model([record(type="decision", topic="login", links=[link])]))
-    links = await session.memories.links_of(learned.new[0].id)
+    links = await session.memories.links(learned.new[0].id)
 
     assert [known.id] == [one.to_id for one in links if one.metadata.original_relationship == "contradicts"]
     hits = await session.memories.search("Logins use JWT")

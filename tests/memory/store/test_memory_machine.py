@@ -254,9 +254,9 @@ class MemoryMachine(RuleBasedStateMachine):
             actor,
             namespace,
             lambda store: store.save_decision(
-                topic,
                 text,
-                why,
+                topic=topic,
+                reasoning=why,
                 confidence=confidence,
                 supersedes=supersedes,
                 implements=targets[:1],
@@ -303,7 +303,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
         async def work(store):
             good = [store.save_context(text, topic=topic) for text in texts]
-            bad = store.save_decision(topic, texts[0], "", implements=["decision_x_1_00000000"])
+            bad = store.save_decision(texts[0], topic=topic, reasoning="", implements=["decision_x_1_00000000"])
             return await self.together(actor, store, [*good[:2], bad, *good[2:]])
 
         results = self.do(actor, namespace, work)
@@ -315,11 +315,11 @@ class MemoryMachine(RuleBasedStateMachine):
     def learn_all(self, actor, namespace, memories):
         """Add memories that were saved at the same time to the model, in the order of their saves."""
         wanted = {memory.id for memory in memories}
-        found = self.do(1 - actor, namespace, lambda store: store.recent(limit=MAX_RESULTS))
+        found = self.do(1 - actor, namespace, lambda store: store.list(limit=MAX_RESULTS))
         found = [memory for memory in found if memory.id in wanted]
         assert sorted(wanted) == sorted(memory.id for memory in found)
         for memory in reversed(found):
-            links = self.do(1 - actor, namespace, lambda store: store.links_of(memory.id))  # noqa: B023 - `do` waits
+            links = self.do(1 - actor, namespace, lambda store: store.links(memory.id))  # noqa: B023 - `do` waits
             # Later memories of the batch may already link to this memory, so compare only its outgoing links.
             own = [link for link in links if link.from_id == memory.id]
             assert {"system"} >= {link.created_by for link in own}
@@ -331,7 +331,7 @@ class MemoryMachine(RuleBasedStateMachine):
         replaced = model.pick(pick, {MemoryType.DECISION})
         if replaced is None:
             return
-        memory = self.do(actor, namespace, lambda store: store.supersede(replaced, text, "better"))
+        memory = self.do(actor, namespace, lambda store: store.supersede(replaced, text, reasoning="better"))
         assert (model.get(replaced).topic, self.time_of(replaced, model)) == (memory.topic, memory.created_at)
         self.learn(actor, namespace, memory, [(replaced, "supersedes", 1.0)])
 
@@ -350,12 +350,14 @@ class MemoryMachine(RuleBasedStateMachine):
     def what_cannot_be_saved_changes_nothing(self, actor, namespace, pick):
         model = self.models[namespace]
         for call, error in [
-            (lambda store: store.save_decision("t", "x", "", supersedes="nothing"), MemoryNotFound),
+            (lambda store: store.save_decision("x", topic="t", reasoning="", supersedes="nothing"), MemoryNotFound),
             (lambda store: store.save_insight("x", links=[{"to_id": "nothing", "relationship": "y"}]), MemoryNotFound),
             (lambda store: store.set_outcome("nothing", "SUCCESS"), MemoryNotFound),
             (lambda store: store.delete("nothing"), MemoryNotFound),
             (
-                lambda store: store.save_decision("t", "x", "", evidence=["ref:x", f"ref:z@1#sha256:{'0' * 64}"]),
+                lambda store: store.save_decision(
+                    "x", topic="t", reasoning="", evidence=["ref:x", f"ref:z@1#sha256:{'0' * 64}"]
+                ),
                 InvalidArgument,
             ),
             (lambda store: store.unlink("nothing"), LinkNotFound),
@@ -365,7 +367,7 @@ class MemoryMachine(RuleBasedStateMachine):
         other = model.pick(pick, {MemoryType.CHECKPOINT, MemoryType.INSIGHT, MemoryType.CONTEXT})
         if other is not None:
             with pytest.raises(InvalidArgument):
-                self.do(actor, namespace, lambda store: store.supersede(other, "x", ""))
+                self.do(actor, namespace, lambda store: store.supersede(other, "x", reasoning=""))
             with pytest.raises(InvalidArgument):
                 self.do(actor, namespace, lambda store: store.link(other, other, "refines"))
 
@@ -444,7 +446,7 @@ class MemoryMachine(RuleBasedStateMachine):
         assert attrs.evolve(before, metadata=metadata, updated_at=max(before.updated_at, at)) == after
         model.plain.put(after)
         known = set(model.ids())
-        links = self.do(1 - actor, namespace, lambda store: store.links_of(chosen))
+        links = self.do(1 - actor, namespace, lambda store: store.links(chosen))
         (new,) = {link.from_id for link in links} - known
         memory = self.do(1 - actor, namespace, lambda store: store.get(new))
         assert (reason, before.topic, "outcome_of", at) == (
@@ -471,11 +473,11 @@ class MemoryMachine(RuleBasedStateMachine):
     @rule(actor=ACTORS, namespace=NAMESPACES)
     def prune(self, actor, namespace):
         expected = self.models[namespace].prune(self.now, self.settings)
-        assert expected == self.do(actor, namespace, lambda store: store.prune())
+        assert expected == self.do(actor, namespace, lambda store: admin.prune(store))
 
     @rule(actor=ACTORS, namespace=NAMESPACES)
     def maintain(self, actor, namespace):
-        done = self.do(actor, namespace, lambda store: store.maintain())
+        done = self.do(actor, namespace, lambda store: admin.maintain(store))
         model = self.models[namespace]
         before = model.maintained
         if model.plain.change and not 0 <= (self.now - before).total_seconds() < self.settings.prune_every:
@@ -483,7 +485,7 @@ class MemoryMachine(RuleBasedStateMachine):
         # Maintenance computes ages for the time of the previous run, so the first run prunes nothing.
         expected = model.prune(min(before, self.now), self.settings) if done.due else 0
         assert expected == done.pruned
-        assert not self.do(1 - actor, namespace, lambda store: store.maintain()).due
+        assert not self.do(1 - actor, namespace, lambda store: admin.maintain(store)).due
 
     @rule(seconds=TIMES)
     def time_passes(self, seconds):
@@ -531,7 +533,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
         async def work(store):
             calls = [store.save_context(text) for text in texts]
-            calls.append(store.save_decision("auth", texts[0], "", evidence=["ref:x"]))
+            calls.append(store.save_decision(texts[0], topic="auth", reasoning="", evidence=["ref:x"]))
             if chosen is not None:
                 calls.append(store.delete(chosen))
             return await self.together(actor, store, calls, seconds=-1 if divided else math.inf)
@@ -633,13 +635,13 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @rule(actor=ACTORS, namespace=NAMESPACES)
     def rebuild(self, actor, namespace):
-        assert [] == self.do(actor, namespace, lambda store: store.rebuild())
+        assert [] == self.do(actor, namespace, lambda store: admin.rebuild(store))
 
     @rule(actor=ACTORS, namespace=NAMESPACES, into=NAMESPACES)
     def export_and_import(self, actor, namespace, into):
         model, other = self.models[namespace], self.models[into]
         file = self.home / "export.jsonl"
-        assert len(model.ids()) == self.do(actor, namespace, lambda store: store.export_jsonl(file))
+        assert len(model.ids()) == self.do(actor, namespace, lambda store: admin.export_jsonl(store, file))
         scanned = model.plain.scan()
         own = {one.memory.id: attrs.evolve(one.memory, namespace=into) for one in scanned}
         links = {link.id: link for one in scanned for link in one.links}
@@ -649,9 +651,9 @@ class MemoryMachine(RuleBasedStateMachine):
         differ |= any(link is not None and link != links[link_id] for link_id, link in met.items())
         if differ:
             with pytest.raises(InvalidArgument):
-                self.do(1 - actor, into, lambda store: store.import_jsonl(file))
+                self.do(1 - actor, into, lambda store: admin.import_jsonl(store, file))
             return
-        imported = self.do(1 - actor, into, lambda store: store.import_jsonl(file))
+        imported = self.do(1 - actor, into, lambda store: admin.import_jsonl(store, file))
         assert (len(own) - len(known), len(known), 0) == (imported.added, imported.known, imported.dropped_links)
         for memory_id, memory in own.items():
             if memory_id not in known:
@@ -671,9 +673,9 @@ class MemoryMachine(RuleBasedStateMachine):
     async def compare(self, store, model):
         window = model.plain.get(model.plain.window())
         assert len(window) == await store.count()
-        assert window == await store.recent(limit=MAX_RESULTS)
+        assert window == await store.list(limit=MAX_RESULTS)
         for memory in window:
-            assert model.links_of(memory.id) == await store.links_of(memory.id)
+            assert model.links_of(memory.id) == await store.links(memory.id)
         assert model.plain._contents == await store._engine.read(contents_of)
 
     @rule(actor=ACTORS, namespace=NAMESPACES, pick=PICKS, direction=st.sampled_from(["out", "in", "both"]),
@@ -707,14 +709,14 @@ class MemoryMachine(RuleBasedStateMachine):
         model = self.models[namespace]
         plain = model.plain
         found = graph.topic_evolution(plain, topic, now_ms=to_milliseconds(self.now))
-        chain = self.do(actor, namespace, lambda store: store.by_topic(topic))
+        chain = self.do(actor, namespace, lambda store: store.history(topic=topic))
         assert plain.get(found.chain.nodes) == list(chain.memories)
         assert plain.get(found.chain.forks) == list(chain.forks)
         assert plain.get([step.node for step in found.around]) == [one.memory for one in chain.around]
         chosen = model.pick(pick)
         if chosen is not None:
             nodes = graph.find_evolution(plain, plain.find(chosen))
-            chain = self.do(actor, namespace, lambda store: store.evolution(chosen))
+            chain = self.do(actor, namespace, lambda store: store.history(chosen))
             assert plain.get(nodes.nodes) == list(chain.memories)
             assert plain.get(nodes.forks) == list(chain.forks)
             members = {memory.id for memory in chain.memories}
@@ -731,7 +733,7 @@ class MemoryMachine(RuleBasedStateMachine):
             for memory in self.models[namespace].plain.get(self.models[namespace].plain.window())
             if (kinds is None or memory.type in kinds) and topic in {None, memory.topic}
         }
-        hits = self.do(actor, namespace, lambda store: store.search(text, types=kinds, topic=topic, limit=5))
+        hits = self.do(actor, namespace, lambda store: store.search(text, type=kinds, topic=topic, limit=5))
         found = [memory_id for hit in hits for memory_id in (hit.memory.id, *hit.copies)]
         assert len(found) == len(set(found))
         # Near duplicates are folded into other hits, so `found` also contains the copies.

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from memory_helpers import SMALL, OpenedDirectory, PlainEngines, vectors_settled
 from row_helpers import every_row
 
-from mama_structs import Session
+from mama_structs import Filter, Session, admin
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, LinkNotFound, MemoryNotFound, SessionClosed
 from mama_structs.memory.embedding.factory import as_embedder
 from mama_structs.memory.engines.local import engine as embedded_engine
@@ -74,7 +74,7 @@ async def test_save_decision_returns_given_fields(store, clock):
     """All fields are returned unchanged, immediately and when the memory is read again."""
     first = await store.save_context("the raid of yesterday")
     memory = await store.save_decision(
-        "Défense", "shield 2-1 first", "raids doubled near 1-11", confidence=0.9, implements=[first.id],
+        "shield 2-1 first", topic="Défense", reasoning="raids doubled near 1-11", confidence=0.9, implements=[first.id],
         evidence=["ref:x", "fd:1"], created_by="llm",
         links=[{"to_id": first.id, "relationship": "refines", "confidence": 0.6, "reason": "so", "tags": ["a"]}],
     )  # fmt: skip
@@ -88,7 +88,7 @@ async def test_save_decision_returns_given_fields(store, clock):
     assert {"2-1", "1-11"} == set(memory.mentions)
     assert clock.at() == memory.created_at == memory.updated_at
     assert memory.id.startswith("decision_défense_1767225600000_")
-    links = {link.metadata.original_relationship: link for link in await store.links_of(memory.id)}
+    links = {link.metadata.original_relationship: link for link in await store.links(memory.id)}
     assert ("llm", 1.0, LinkType.IMPLEMENTATION) == (
         links["implements"].created_by, links["implements"].confidence, links["implements"].link_type
     )  # fmt: skip
@@ -108,27 +108,33 @@ async def test_save_of_other_types_returns_given_fields(store):
     assert ("war", ("x", "y"), "log") == (insight.metadata.category, insight.metadata.tags, insight.metadata.source)
     assert ("raids", "https://wiki") == (context.topic, context.metadata.source)
     assert checkpoint == await store.latest_checkpoint()
-    assert [context, insight, checkpoint] == await store.recent()
+    assert [context, insight, checkpoint] == await store.list()
 
 
 BAD = [
-    (lambda s: s.save_decision("", "x", ""), "topic"),
-    (lambda s: s.save_decision("t", "  ", ""), "decision"),
-    (lambda s: s.save_decision("t", 7, ""), "decision"),
-    (lambda s: s.save_decision("t", "x", None), "reasoning"),
-    (lambda s: s.save_decision("t", "x", "", confidence=1.5), "confidence"),
-    (lambda s: s.save_decision("t", "x", "", confidence=float("nan")), "confidence"),
-    (lambda s: s.save_decision("t", "x", "", confidence=True), "confidence"),
-    (lambda s: s.save_decision("t" * 201, "x", ""), "topic"),
-    (lambda s: s.save_decision("t", "x", "", supersedes=""), "supersedes"),
-    (lambda s: s.save_decision("t", "x", "", implements="one"), "implements"),
-    (lambda s: s.save_decision("t", "x", "", links=[{"to_id": "a"}]), "relationship"),
-    (lambda s: s.save_decision("t", "x", "", links=[{"to_id": "a", "relationship": "b", "c": 1}]), "'c'"),
-    (lambda s: s.save_decision("t", "x", "", links={"to_id": "a"}), "links"),
-    (lambda s: s.save_decision("t", "x", "", created_at=datetime(2026, 1, 1)), "time zone"),  # noqa: DTZ001 - the case
-    (lambda s: s.save_decision("t", "x", "", created_at=datetime(9999, 1, 1, tzinfo=UTC)), "created_at"),
-    (lambda s: s.save_decision("t", "x", "", created_by="me"), "created_by"),
-    (lambda s: s.save_decision("t", "\ud800", ""), "surrogate"),
+    (lambda s: s.save_decision("x", topic="", reasoning=""), "topic"),
+    (lambda s: s.save_decision("  ", topic="t", reasoning=""), "decision"),
+    (lambda s: s.save_decision(7, topic="t", reasoning=""), "decision"),
+    (lambda s: s.save_decision("x", topic="t", reasoning=None), "reasoning"),
+    (lambda s: s.save_decision("x", topic="t", reasoning="", confidence=1.5), "confidence"),
+    (lambda s: s.save_decision("x", topic="t", reasoning="", confidence=float("nan")), "confidence"),
+    (lambda s: s.save_decision("x", topic="t", reasoning="", confidence=True), "confidence"),
+    (lambda s: s.save_decision("x", topic="t" * 201, reasoning=""), "topic"),
+    (lambda s: s.save_decision("x", topic="t", reasoning="", supersedes=""), "supersedes"),
+    (lambda s: s.save_decision("x", topic="t", reasoning="", implements="one"), "implements"),
+    (lambda s: s.save_decision("x", topic="t", reasoning="", links=[{"to_id": "a"}]), "relationship"),
+    (
+        lambda s: s.save_decision("x", topic="t", reasoning="", links=[{"to_id": "a", "relationship": "b", "c": 1}]),
+        "'c'",
+    ),
+    (lambda s: s.save_decision("x", topic="t", reasoning="", links={"to_id": "a"}), "links"),
+    (lambda s: s.save_decision("x", topic="t", reasoning="", created_at=datetime(2026, 1, 1)), "time zone"),  # noqa: DTZ001 - the case
+    (
+        lambda s: s.save_decision("x", topic="t", reasoning="", created_at=datetime(9999, 1, 1, tzinfo=UTC)),
+        "created_at",
+    ),
+    (lambda s: s.save_decision("x", topic="t", reasoning="", created_by="me"), "created_by"),
+    (lambda s: s.save_decision("\ud800", topic="t", reasoning=""), "surrogate"),
     (lambda s: s.save_context("x" * 1_000_001), "content"),
     (lambda s: s.save_checkpoint("x", open_files="a.py"), "open_files"),
     (lambda s: s.save_insight("x", tags=[""]), "tags"),
@@ -137,7 +143,7 @@ BAD = [
     (lambda s: s.save_many([{"type": "decision", "topic": "t"}]), r"records\[0\]"),
     (lambda s: s.get(""), "id"),
     (lambda s: s.get(None), "id"),
-    (lambda s: s.count(types="idea"), "types"),
+    (lambda s: s.count(type="idea"), "types"),
     (lambda s: s.recent(limit=0), "limit"),
     (lambda s: s.recent(limit=True), "limit"),
     (lambda s: s.recent(since="yesterday"), "since"),
@@ -146,9 +152,9 @@ BAD = [
     (lambda s: s.search(""), "query"),
     (lambda s: s.search("x" * 10_001), "query"),
     (lambda s: s.search("x", since=datetime(2026, 1, 1)), "since"),  # noqa: DTZ001 - the case
-    (lambda s: s.search("x", types=["decision", "x"]), "types"),
-    (lambda s: s.search("x", mentions=[]), "mentions"),
-    (lambda s: s.search("x", types=[]), "types"),
+    (lambda s: s.search("x", type=["decision", "x"]), "types"),
+    (lambda s: s.search("x", predicate=Filter(mentions=[])), "mentions"),
+    (lambda s: s.search("x", type=[]), "types"),
     (lambda s: s.search("x", superseded="never"), "superseded"),
     (lambda s: s.search("x", min_relevance=1.5), "min_relevance"),
     (lambda s: s.search("x", max_chars=0), "max_chars"),
@@ -189,8 +195,8 @@ UNKNOWN = [
     lambda s, near: s.connected(near),
     lambda s, near: s.load_context(near),
     lambda s, near: s.set_outcome(near, "SUCCESS"),
-    lambda s, near: s.supersede(near, "x", ""),
-    lambda s, near: s.save_decision("t", "x", "", supersedes=near),
+    lambda s, near: s.supersede(near, "x", reasoning=""),
+    lambda s, near: s.save_decision("x", topic="t", reasoning="", supersedes=near),
     lambda s, near: s.save_checkpoint("x", implements=[near]),
     lambda s, near: s.save_insight("x", links=[{"to_id": near, "relationship": "refines"}]),
     lambda s, near: s.save_many([{"type": "checkpoint", "summary": "x", "implements": [near]}]),
@@ -200,7 +206,7 @@ UNKNOWN = [
 @pytest.mark.parametrize("call", UNKNOWN)
 async def test_unknown_id_raises_error_with_similar_ids(store, call):
     """Nothing is saved, and the hint contains the intended id."""
-    memory = await store.save_decision("auth", "use JWT", "")
+    memory = await store.save_decision("use JWT", topic="auth", reasoning="")
     near = memory.id[:-1] + ("0" if memory.id[-1] != "0" else "1")
 
     with pytest.raises(MemoryNotFound) as caught:
@@ -208,7 +214,7 @@ async def test_unknown_id_raises_error_with_similar_ids(store, call):
     assert (near, (memory.id,)) == (caught.value.memory_id, caught.value.nearest)
     assert memory.id in caught.value.hint
     assert 1 == await store.count()
-    assert [] == await store.links_of(memory.id)
+    assert [] == await store.links(memory.id)
 
 
 async def test_unlink_keeps_link_whose_id_has_equal_hash(monkeypatch, store):
@@ -224,7 +230,7 @@ async def test_unlink_keeps_link_whose_id_has_equal_hash(monkeypatch, store):
     await store.unlink(gone[1].id)
     await store.unlink(gone[0].id)
 
-    assert {kept.id} == {link.id for link in await store.links_of(memories[2].id) if link.created_by != "system"}
+    assert {kept.id} == {link.id for link in await store.links(memories[2].id) if link.created_by != "system"}
     assert memories[0].id in {one.memory.id for one in await store.traverse(memories[2].id, max_depth=1)}
 
 
@@ -234,8 +240,8 @@ async def test_link_rejects_self_links_and_supersede_rejects_non_decisions(store
     with pytest.raises(InvalidArgument, match="itself"):
         await store.link(memory.id, memory.id, "refines")
     for call in (
-        lambda: store.supersede(memory.id, "x", ""),
-        lambda: store.save_decision("t", "x", "", supersedes=memory.id),
+        lambda: store.supersede(memory.id, "x", reasoning=""),
+        lambda: store.save_decision("x", topic="t", reasoning="", supersedes=memory.id),
         lambda: store.set_outcome(memory.id, "SUCCESS"),
     ):
         with pytest.raises(InvalidArgument, match="must be a decision"):
@@ -252,7 +258,7 @@ async def test_save_many_keeps_order_and_reports_progress(tmp_path):
     records = [{"type": "context", "content": f"note {number}"} for number in range(300)]
     saved = await store.save_many(iter(records), progress=lambda *figures: told.append(figures))
     assert [record["content"] for record in records] == [memory.content for memory in saved]
-    assert list(reversed(saved)) == await store.recent(limit=1000)
+    assert list(reversed(saved)) == await store.list(limit=1000)
     assert (300, 300) == told[-1]
 
     bad = {"type": "checkpoint", "summary": "x", "implements": ["nothing"]}
@@ -279,7 +285,7 @@ async def test_duplicate_link_keeps_higher_confidence(store):
     stronger = await store.link(one.id, other.id, "Depends_On", confidence=0.9, reason="why")
     assert (link.id, 0.9, "why") == (stronger.id, stronger.confidence, stronger.metadata.reason)
     back = await store.link(other.id, one.id, "depends on")
-    links = [found for found in await store.links_of(one.id) if found.created_by == "user"]
+    links = [found for found in await store.links(one.id) if found.created_by == "user"]
 
     assert sorted([stronger.id, back.id]) == sorted(found.id for found in links)
 
@@ -290,10 +296,10 @@ async def test_explicit_link_replaces_automatic_link(store, clock, creator):
     first = await store.save_context("use JWT for the login")
     clock.now += 60
     second = await store.save_context("use JWT for the login of the game")
-    assert {"system"} == {link.created_by for link in await store.links_of(first.id)}
+    assert {"system"} == {link.created_by for link in await store.links(first.id)}
     link = await store.link(second.id, first.id, "refines", created_by=creator)
 
-    assert [link] == await store.links_of(first.id)
+    assert [link] == await store.links(first.id)
     assert creator == link.created_by
 
 
@@ -302,24 +308,24 @@ async def test_repeated_system_link_is_stored_once(store):
     one, other = await store.save_checkpoint("one thing"), await store.save_checkpoint("quite another")
     for confidence in (0.5, 0.7, 0.4):
         await store.link(one.id, other.id, "seen with", confidence=confidence, created_by="system")
-    found = [link for link in await store.links_of(one.id) if link.metadata.original_relationship == "seen with"]
+    found = [link for link in await store.links(one.id) if link.metadata.original_relationship == "seen with"]
 
     assert [0.7] == [link.confidence for link in found]
 
 
 async def test_delete_removes_all_links_of_memory_only(store):
     """The number of links is returned. Neighbours and their other links remain."""
-    saved = [await store.save_decision("auth", "use JWT", "")]
+    saved = [await store.save_decision("use JWT", topic="auth", reasoning="")]
     for number in range(3):
-        saved.append(await store.supersede(saved[-1].id, f"use {number}", ""))
-    before = {link.id for memory in saved for link in await store.links_of(memory.id)}
-    own = {link.id for link in await store.links_of(saved[1].id)}
+        saved.append(await store.supersede(saved[-1].id, f"use {number}", reasoning=""))
+    before = {link.id for memory in saved for link in await store.links(memory.id)}
+    own = {link.id for link in await store.links(saved[1].id)}
 
     assert len(own) == await store.delete(saved[1].id)
     left = [saved[0], *saved[2:]]
-    assert before - own == {link.id for memory in left for link in await store.links_of(memory.id)}
-    assert [saved[0].id] == [memory.id for memory in await store.evolution(saved[0].id)]
-    assert [saved[3].id, saved[2].id] == [memory.id for memory in await store.evolution(saved[2].id)]
+    assert before - own == {link.id for memory in left for link in await store.links(memory.id)}
+    assert [saved[0].id] == [memory.id for memory in await store.history(saved[0].id)]
+    assert [saved[3].id, saved[2].id] == [memory.id for memory in await store.history(saved[2].id)]
 
 
 # Outcomes
@@ -327,7 +333,7 @@ async def test_delete_removes_all_links_of_memory_only(store):
 
 async def test_update_outcome_keeps_history_and_searchable_reason(store, clock):
     """The last outcome is current, and searching for its reason also finds the decision."""
-    decision = await store.save_decision("auth", "use JWT for the login", "stateless")
+    decision = await store.save_decision("use JWT for the login", topic="auth", reasoning="stateless")
     clock.now += 60
     await store.set_outcome(decision.id, "PARTIAL")
     clock.now += 60
@@ -342,7 +348,7 @@ async def test_update_outcome_keeps_history_and_searchable_reason(store, clock):
     hits = [hit.memory for hit in (await store.search("nobody could revoke stolen tokens"))[:2]]
     (hit,) = [memory for memory in hits if memory.type is MemoryType.CONTEXT]
     assert "nobody could revoke stolen tokens" == hit.content
-    assert [decision.id] == [one.memory.id for one in await store.connected(hit.id) if one.strength == 1.0]
+    assert [decision.id] == [one.memory.id for one in await store.traverse(hit.id, max_depth=1) if one.strength == 1.0]
     earlier = await store.set_outcome(decision.id, "SUCCESS", at=clock.at() - timedelta(seconds=90))
     assert Outcome.FAILED == earlier.metadata.outcome
     assert 3 == len(earlier.metadata.history)
@@ -350,11 +356,11 @@ async def test_update_outcome_keeps_history_and_searchable_reason(store, clock):
 
 async def test_search_as_of_ignores_later_changes(store, clock):
     """With as_of, later memories, outcomes and replacements have no effect."""
-    first = await store.save_decision("auth", "use JWT for the login", "")
+    first = await store.save_decision("use JWT for the login", topic="auth", reasoning="")
     clock.now += 86400
     moment = clock.at()
     clock.now += 86400
-    second = await store.supersede(first.id, "use sessions for the login", "")
+    second = await store.supersede(first.id, "use sessions for the login", reasoning="")
     await store.set_outcome(first.id, "FAILED", reason="it leaked")
 
     (then,) = await store.search("login", as_of=moment)
@@ -375,8 +381,8 @@ async def test_times_are_utc_in_whole_milliseconds(store):
 
     assert datetime(2026, 1, 1, 0, 0, 0, 123_000, tzinfo=UTC) == memory.created_at
     assert timedelta(0) == memory.created_at.utcoffset()
-    assert [memory] == await store.recent(since=datetime(2026, 1, 1, 9, tzinfo=zone))
-    assert [] == await store.recent(since=datetime(2026, 1, 1, 9, 0, 1, tzinfo=zone))
+    assert [memory] == await store.list(since=datetime(2026, 1, 1, 9, tzinfo=zone))
+    assert [] == await store.list(since=datetime(2026, 1, 1, 9, 0, 1, tzinfo=zone))
 
 
 # Searching
@@ -390,7 +396,7 @@ FILTERS = st.fixed_dictionaries(
         "since": st.integers(0, 60).map(lambda hours: START + timedelta(hours=hours)),
         "until": st.integers(0, 60).map(lambda hours: START + timedelta(hours=hours)),
         "mentions": st.sets(st.sampled_from(["1-11", "2-1"]), min_size=1),
-        "superseded": st.sampled_from(["behind", "drop", "equal"]),
+        "superseded": st.sampled_from(["demote", "exclude", "keep"]),
     },
 )
 
@@ -461,9 +467,7 @@ async def test_search_filters_are_exact(exact_up_to):
             scores = [hit.score for hit in hits]
             assert sorted(scores, reverse=True) == scores
             assert all(0 <= hit.relevance <= 1 for hit in hits)
-            recent = runner(
-                store.recent(limit=limit, **{key: where[key] for key in ("types", "since") if key in where})
-            )
+            recent = runner(store.list(limit=limit, **{key: where[key] for key in ("types", "since") if key in where}))
             assert sorted(recent, key=lambda one: one.created_at, reverse=True) == recent
             assert len(everything) == runner(store.count())
 
@@ -495,7 +499,7 @@ async def test_search_finds_others_among_two_thousand_equal_memories(tmp_path, e
         assert memory.id == (await store.search(memory.content))[0].memory.id
         similar = await store.similar(memory.content, threshold=0.0, limit=3)
         assert memory.id == similar[0].memory.id
-    assert 16 == len(await store.search("nothing new on the login", types=["insight"], limit=20))
+    assert 16 == len(await store.search("nothing new on the login", type=["insight"], limit=20))
     assert 50 == len({hit.memory.id for hit in await store.search("nothing new on the login", limit=50)})
     assert [] == await place.findings()
     await place.close()
@@ -508,7 +512,7 @@ async def test_automatic_links_per_memory_are_limited(store, clock):
         clock.now += 1
         saved.append(await store.save_insight("nothing new on the login"))
     for memory in saved:
-        links = await store.links_of(memory.id)
+        links = await store.links(memory.id)
         assert sum(link.to_id == memory.id for link in links) <= 32
         assert sum(link.from_id == memory.id for link in links) <= 8
 
@@ -553,9 +557,9 @@ async def test_concurrent_calls_share_transactions(tmp_path, monkeypatch):
 # Cancelling
 
 CALLS = {
-    "save_decision": lambda s, ids: s.save_decision("auth", "use keys", "why", implements=[ids[0]], links=[{"to_id": ids[1], "relationship": "some new word"}]),
+    "save_decision": lambda s, ids: s.save_decision("use keys", topic="auth", reasoning="why", implements=[ids[0]], links=[{"to_id": ids[1], "relationship": "some new word"}]),
     "save_many": lambda s, ids: s.save_many([{"type": "context", "content": f"n {n}"} for n in range(300)]),
-    "supersede": lambda s, ids: s.supersede(ids[0], "use nothing", ""),
+    "supersede": lambda s, ids: s.supersede(ids[0], "use nothing", reasoning=""),
     "set_outcome": lambda s, ids: s.set_outcome(ids[0], "FAILED", reason="it leaked"),
     "link": lambda s, ids: s.link(ids[0], ids[1], "another new word"),
     "delete": lambda s, ids: s.delete(ids[1]),
@@ -584,16 +588,19 @@ async def test_cancelled_call_is_complete_or_has_no_effect(tmp_path, monkeypatch
     source = OpenedDirectory.open(tmp_path / "source")
     exported = await source.memories()
     await exported.save_many([{"type": "insight", "content": f"imported {n}"} for n in range(20)])
-    await exported.export_jsonl(tmp_path / "file")
+    await admin.export_jsonl(exported, tmp_path / "file")
     await source.close()
     place = OpenedDirectory.open(tmp_path / "a")
     store = await place.memories()
     store.file = tmp_path / "file"
     tasks = asyncio.all_tasks()
     for waits in [0, 2, 5, 9, 25] if name == "save_many" else [*range(10), 14, 20, 40]:
-        ids = [(await store.save_decision("auth", text, "")).id for text in ("use JWT for the login", "login")]
+        ids = [
+            (await store.save_decision(text, topic="auth", reasoning="")).id
+            for text in ("use JWT for the login", "login")
+        ]
         before = await store.count()
-        links = len(await store.links_of(ids[0]))
+        links = len(await store.links(ids[0]))
         task = asyncio.ensure_future(CALLS[name](store, ids))
         for _ in range(waits):
             await asyncio.sleep(0)
@@ -611,19 +618,15 @@ async def test_cancelled_call_is_complete_or_has_no_effect(tmp_path, monkeypatch
             decision = await store.get(ids[0])
             assert added == (decision.metadata.outcome is not None)
             assert added == sum(
-                link.metadata.original_relationship == "outcome_of" for link in await store.links_of(ids[0])
+                link.metadata.original_relationship == "outcome_of" for link in await store.links(ids[0])
             )
         if name == "save_decision":
-            made = [
-                link for link in await store.links_of(ids[0]) if link.metadata.original_relationship == "implements"
-            ]
+            made = [link for link in await store.links(ids[0]) if link.metadata.original_relationship == "implements"]
             assert added == len(made)
-            assert len(await store.links_of(ids[0])) >= links
+            assert len(await store.links(ids[0])) >= links
     if name == "import_jsonl":
         await CALLS[name](store, ids)
-        assert 20 == len(
-            [memory for memory in await store.recent(limit=10**6) if memory.content.startswith("imported")]
-        )
+        assert 20 == len([memory for memory in await store.list(limit=10**6) if memory.content.startswith("imported")])
     for _ in range(50):
         if tasks >= asyncio.all_tasks():
             break
@@ -649,7 +652,7 @@ async def test_save_with_failing_embedder_saves_nothing(tmp_path):
 
     place = OpenedDirectory.open(tmp_path, embedder=as_embedder(embed, name="mine", dimensions=64))
     store = await place.memories()
-    memory = await store.save_decision("auth", "use JWT", "")
+    memory = await store.save_decision("use JWT", topic="auth", reasoning="")
     broken["now"] = True
     for call in (
         lambda: store.save_context("x"),
@@ -672,22 +675,28 @@ async def test_save_with_failing_embedder_saves_nothing(tmp_path):
 
 async def test_methods_return_empty_results_for_empty_store(store):
     assert 0 == await store.count()
-    assert [] == await store.recent() == await store.search("x") == await store.similar("x") == await store.about("2-1")
+    assert (
+        []
+        == await store.list()
+        == await store.search("x")
+        == await store.similar("x")
+        == await store.list(predicate=Filter(mentions="2-1"))
+    )
     assert await store.latest_checkpoint() is None
-    assert () == (await store.by_topic("x")).memories
+    assert () == (await store.history(topic="x")).memories
     assert [] == await store.relationships()
-    assert 0 == await store.prune()
-    assert not (await store.maintain()).due
-    assert [] == await store.check() == await store.rebuild()
+    assert 0 == await admin.prune(store)
+    assert not (await admin.maintain(store)).due
+    assert [] == await admin.check(store) == await admin.rebuild(store)
     assert 0 == (await store.stats())["memories"]
 
 
 async def test_methods_work_with_single_memory(store):
     memory = await store.save_checkpoint("half done near 2-1")
-    assert [memory] == await store.about("2-1") == await store.recent()
+    assert [memory] == await store.list(predicate=Filter(mentions="2-1")) == await store.list()
     assert [memory] == [hit.memory for hit in await store.search("anything at all")]
-    assert [] == await store.similar(memory.id) == await store.traverse(memory.id) == await store.links_of(memory.id)
-    assert (memory,) == (await store.evolution(memory.id)).memories
+    assert [] == await store.similar(memory.id) == await store.traverse(memory.id) == await store.links(memory.id)
+    assert (memory,) == (await store.history(memory.id)).memories
     surroundings = await store.load_context(memory.id)
     assert (memory, (), ()) == (surroundings.memory, surroundings.around, surroundings.links)
     assert 0 == await store.delete(memory.id)
@@ -697,16 +706,16 @@ async def test_methods_work_with_single_memory(store):
 
 async def test_ids_and_topics_are_compared_in_nfc(store):
     """Composed and decomposed spellings of an id or topic are equal."""
-    memory = await store.save_decision("De\u0301fense", "x", "")
+    memory = await store.save_decision("x", topic="De\u0301fense", reasoning="")
     assert "D\u00e9fense" == memory.topic
     decomposed = memory.id.replace("\u00e9", "e\u0301")
     assert decomposed != memory.id
 
     assert memory == await store.get(decomposed)
-    assert (memory,) == (await store.by_topic("De\u0301fense")).memories
+    assert (memory,) == (await store.history(topic="De\u0301fense")).memories
     assert [memory.id] == [hit.memory.id for hit in await store.search("x", topic="De\u0301fense")]
     later = await store.save_checkpoint("y", implements=[decomposed])
-    assert memory.id in {link.to_id for link in await store.links_of(later.id)}
+    assert memory.id in {link.to_id for link in await store.links(later.id)}
     assert [] == [one for one in await store.similar(decomposed, threshold=0.0) if one.memory.id == memory.id]
 
 
@@ -731,24 +740,24 @@ async def test_call_on_closed_store_raises(tmp_path):
         ]
         with pytest.raises(SessionClosed):
             await getattr(store, name)(*[given.get(parameter, "SUCCESS") for parameter in needed])
-    await store.close()
+    await store._close()
 
 
 async def test_session_without_directory_has_memories():
     """They behave like stored ones, and end with the session."""
     async with Session.open(embedder=SMALL) as session:
-        first = await session.memories.save_decision("auth", "use JWT", "")
-        second = await session.memories.supersede(first.id, "use sessions", "")
-        assert [second, first] == await session.memories.recent()
+        first = await session.memories.save_decision("use JWT", topic="auth", reasoning="")
+        second = await session.memories.supersede(first.id, "use sessions", reasoning="")
+        assert [second, first] == await session.memories.list()
         assert second.id == (await session.memories.search("what do we use"))[0].memory.id
-        assert [] == [one for one in (await session.check()).findings if one.severity == "error"]
-        await session.memories.rebuild()
+        assert [] == [one for one in (await admin.check(session)).findings if one.severity == "error"]
+        await admin.rebuild(session.memories)
         assert 2 == await session.memories.count()
 
 
 async def test_search_max_chars_omits_hits_and_never_truncates(store):
     """All hits together have at most *max_chars* characters, and each hit is complete."""
-    long = await store.save_decision("backup", "backup of the store", "why " * 20)
+    long = await store.save_decision("backup of the store", topic="backup", reasoning="why " * 20)
     short = await store.save_insight("backup of disks")
     whole = await store.search("backup of the store")
     (least,) = await store.search("backup of the store", max_chars=98)

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_helpers import SMALL, OpenedDirectory, PlainEngines, plain_memory
 
-from mama_structs import Session
+from mama_structs import Filter, Session, admin
 from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound, MemoryReadOnly
 from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.model import (
@@ -30,7 +30,7 @@ from mama_structs.memory.types.model import (
     to_milliseconds,
 )
 from mama_structs.settings import MemorySettings
-from mama_structs.storage.sqlite_errors import Finding
+from mama_structs.storage.sqlite_errors import Issue
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 TEXTS = st.sampled_from(["the login of planet 2-1", "tokens for the login", "shields of planet 2-1", "로그인 토큰"])
@@ -92,32 +92,34 @@ async def gathered(items):
 # One example call per method. A new method of `MemoryStore` must be added here or to `APART`.
 READS = {
     "all": lambda store, memory_id: gathered(store.all()),
-    "links": lambda store, memory_id: gathered(store.links()),
+    "links": lambda store, memory_id: gathered(store._iter_links()),
     "get": lambda store, memory_id: store.get(memory_id),
     "evidence_of": lambda store, memory_id: store.evidence_of(memory_id),
     "count": lambda store, memory_id: store.count(),
-    "recent": lambda store, memory_id: store.recent(limit=100),
+    "recent": lambda store, memory_id: store.list(limit=100),
     "latest_checkpoint": lambda store, memory_id: store.latest_checkpoint(),
     "similar": lambda store, memory_id: store.similar(memory_id, threshold=0.0, limit=100),
-    "about": lambda store, memory_id: store.about("2-1", limit=100),
+    "about": lambda store, memory_id: store.list(limit=100, predicate=Filter(mentions="2-1")),
     "search": lambda store, memory_id: store.search(
-        "the login of planet 2-1 of the other namespace", superseded="equal", limit=100
+        "the login of planet 2-1 of the other namespace", superseded="keep", limit=100
     ),
     "explain": lambda store, memory_id: store.explain(
-        "the login of planet 2-1 of the other namespace", memory_id, superseded="equal", limit=100
+        "the login of planet 2-1 of the other namespace", memory_id, superseded="keep", limit=100
     ),
-    "by_topic": lambda store, memory_id: store.by_topic("auth"),
-    "evolution": lambda store, memory_id: store.evolution(memory_id),
-    "links_of": lambda store, memory_id: store.links_of(memory_id),
+    "by_topic": lambda store, memory_id: store.history(topic="auth"),
+    "evolution": lambda store, memory_id: store.history(memory_id),
+    "links_of": lambda store, memory_id: store.links(memory_id),
     "relationships": lambda store, memory_id: store.relationships(),
     "traverse": lambda store, memory_id: store.traverse(memory_id, max_depth=5),
-    "connected": lambda store, memory_id: store.connected(memory_id),
+    "connected": lambda store, memory_id: store.traverse(memory_id, max_depth=1),
     "load_context": lambda store, memory_id: store.load_context(memory_id),
-    "check": lambda store, memory_id: store.check(),
+    "check": lambda store, memory_id: admin.check(store),
 }
 CREATED = {"created_at": START + timedelta(days=2)}
 WRITES = {
-    "save_decision": lambda store, memory_id: store.save_decision("auth", f"new {OTHER_MARK}", "", **CREATED),
+    "save_decision": lambda store, memory_id: store.save_decision(
+        f"new {OTHER_MARK}", topic="auth", reasoning="", **CREATED
+    ),
     "save_checkpoint": lambda store, memory_id: store.save_checkpoint(
         f"new {OTHER_MARK}", implements=[memory_id], **CREATED
     ),
@@ -128,12 +130,12 @@ WRITES = {
         memory_id, f"{memory_id[:-1]}{1 - int(memory_id[-1]) % 2}", f"word {OTHER_MARK}"
     ),
     "unlink": lambda store, memory_id: store.unlink(f"{memory_id.partition('memory')[0]}link_1_0"),
-    "supersede": lambda store, memory_id: store.supersede(memory_id, f"new {OTHER_MARK}", "", **CREATED),
+    "supersede": lambda store, memory_id: store.supersede(memory_id, f"new {OTHER_MARK}", reasoning="", **CREATED),
     "correct": lambda store, memory_id: store.correct(memory_id, f"new {OTHER_MARK}"),
     "set_outcome": lambda store, memory_id: store.set_outcome(memory_id, "FAILED", reason=f"why {OTHER_MARK}"),
-    "prune": lambda store, memory_id: store.prune(now=START + timedelta(days=100)),
-    "maintain": lambda store, memory_id: store.maintain(),
-    "rebuild": lambda store, memory_id: store.rebuild(),
+    "prune": lambda store, memory_id: admin.prune(store, now=START + timedelta(days=100)),
+    "maintain": lambda store, memory_id: admin.maintain(store),
+    "rebuild": lambda store, memory_id: admin.rebuild(store),
     "forget": lambda store, memory_id: store.forget(source="outcome_of"),
     "delete": lambda store, memory_id: store.delete(memory_id),
 }
@@ -167,7 +169,7 @@ def told(value):
         return [told(one) for one in value]
     if isinstance(value, float):
         return round(value, 3)
-    if isinstance(value, Finding):
+    if isinstance(value, Issue):
         return (value.kind, value.message)
     if attrs.has(type(value)):
         return {field.name: told(getattr(value, field.name)) for field in attrs.fields(type(value))}
@@ -209,9 +211,9 @@ async def test_changes_in_one_namespace_do_not_affect_another(kind, world, names
             for one in (store, distant):
                 assert (name, expected) == (name, await answers(one, ids))
         file = Path(home) / "export"
-        await other.export_jsonl(file)
+        await admin.export_jsonl(other, file)
         with pytest.raises(InvalidArgument):
-            await store.import_jsonl(file)
+            await admin.import_jsonl(store, file)
         assert expected == await answers(store, ids)
         assert [] == await place.findings()
         await place.close()
@@ -247,7 +249,7 @@ async def test_granted_namespaces_are_readable_and_never_changed(kind, world, el
                 assert SECRET not in str(said)
                 if name in BY_ID and memory_id in others:
                     assert (name, told(await call(granted, memory_id))) == (name, said)
-        assert {"a", "b"} == {memory.namespace for memory in await scoped.recent(limit=100)}
+        assert {"a", "b"} == {memory.namespace for memory in await scoped.list(limit=100)}
         for name, call in WRITES.items():
             if "id" in inspect.signature(getattr(MemoryStore, name)).parameters or name in {"link", "save_checkpoint"}:
                 with pytest.raises(MemoryReadOnly, match="'b', which is only read") as caught:
@@ -255,7 +257,7 @@ async def test_granted_namespaces_are_readable_and_never_changed(kind, world, el
                 assert (others[0], "b") == (caught.value.id, caught.value.namespace)
             elif name != "unlink":
                 await call(scoped, others[0])
-            elif await granted.links_of(others[1]):
+            elif await granted.links(others[1]):
                 with pytest.raises((MemoryReadOnly, LinkNotFound)):
                     await call(scoped, others[0])
         assert expected == await answers(granted, others)
@@ -273,11 +275,11 @@ async def test_search_scores_do_not_depend_on_other_namespaces(tmp_path, engines
     store, other = await place.memories("a"), await place.memories("b")
     for text in ("the login", "the shield", "tokens for the login"):
         await store.save_context(text)
-    before = [(hit.memory.id, hit.score, dict(hit.parts)) for hit in await store.search("login tokens")]
+    before = [(hit.memory.id, hit.score, dict(hit.signals)) for hit in await store.search("login tokens")]
     for number in range(100):
         await other.save_context(f"login tokens {number}")
 
-    after = [(hit.memory.id, hit.score, dict(hit.parts)) for hit in await store.search("login tokens")]
+    after = [(hit.memory.id, hit.score, dict(hit.signals)) for hit in await store.search("login tokens")]
     assert before == after
     await place.close()
 
@@ -298,7 +300,7 @@ async def test_namespaces_are_opened_and_closed_independently(tmp_path):
         if name.strip():
             async with Session.open(tmp_path, embedder=SMALL, namespace=name) as session:
                 assert number + 1 == await session.memories.count()
-                assert not [finding for finding in (await session.check()).findings if finding.severity == "error"]
+                assert not [finding for finding in (await admin.check(session)).findings if finding.severity == "error"]
     for name in ("", "x" * 101, None, 7, "\ud800"):
         with pytest.raises(InvalidArgument, match="namespace"):
             Session.open(tmp_path, namespace=name)
@@ -309,19 +311,19 @@ async def test_export_imports_into_other_namespace_with_same_ids(tmp_path, engin
     """The copies are equal except for the namespace, and later changes are independent."""
     place = OpenedDirectory.open(tmp_path, engines=engines())
     store, other = await place.memories("a"), await place.memories("b")
-    first = await store.save_decision("auth", "use JWT for the login", "quick")
-    second = await store.supersede(first.id, "use sessions for the login", "safe")
-    assert 2 == await store.export_jsonl(tmp_path / "file")
-    assert 2 == (await other.import_jsonl(tmp_path / "file")).added
+    first = await store.save_decision("use JWT for the login", topic="auth", reasoning="quick")
+    second = await store.supersede(first.id, "use sessions for the login", reasoning="safe")
+    assert 2 == await admin.export_jsonl(store, tmp_path / "file")
+    assert 2 == (await admin.import_jsonl(other, tmp_path / "file")).added
     for memory in (first, second):
         assert attrs.evolve(memory, namespace="b") == await other.get(memory.id)
-        assert await store.links_of(memory.id) == await other.links_of(memory.id)
+        assert await store.links(memory.id) == await other.links(memory.id)
 
     await other.set_outcome(first.id, "SUCCESS", reason="it holds")
     await store.delete(second.id)
     assert first == await store.get(first.id)
-    assert [] == await store.links_of(first.id)
-    assert [second.id, first.id] == [memory.id for memory in (await other.evolution(first.id)).memories]
+    assert [] == await store.links(first.id)
+    assert [second.id, first.id] == [memory.id for memory in (await other.history(first.id)).memories]
     assert (1, 3) == (await store.count(), await other.count())
     vectors = [await one._engine.read(lambda reader: reader.vectors(reader.find(first.id))) for one in (store, other)]
     assert np.array_equal(*vectors)

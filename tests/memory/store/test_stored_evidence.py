@@ -19,7 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from memory_helpers import SMALL, OpenedDirectory, is_on_server, plain_memory
 
-from mama_structs import Session
+from mama_structs import Session, admin
 from mama_structs.errors import (
     HandleNotFound,
     InvalidArgument,
@@ -97,7 +97,7 @@ async def plant(store, work):
 
 
 async def decision(store, *evidence, topic="t"):
-    return await store.save_decision(topic, "what", "why", evidence=evidence)
+    return await store.save_decision("what", topic=topic, reasoning="why", evidence=evidence)
 
 
 # Round trips
@@ -117,7 +117,7 @@ async def test_evidence_text_round_trip_is_exact(texts, plain):
             found = await store.evidence_of(saved.id)
             assert saved == await store.get(saved.id)
             assert sorted({text_digest(text) for text in texts}) == await kept_in(store)
-            assert [] == await store.check()
+            assert [] == await admin.check(store)
 
     kept = [
         Evidence(source=f"{handle}@1", digest=text_digest(text), text=text) for handle, text in handles.texts.items()
@@ -164,7 +164,7 @@ async def test_supersede_and_save_many_store_evidence_texts(tmp_path):
     handles = Handles({"ref:a": "one", "fd:1": "two"})
     async with opened(tmp_path, handles) as store:
         first = await decision(store, "ref:a")
-        later = await store.supersede(first.id, "else", "better", evidence=["fd:1", *first.evidence])
+        later = await store.supersede(first.id, "else", reasoning="better", evidence=["fd:1", *first.evidence])
         record = {"type": "decision", "topic": "t", "decision": "d", "reasoning": "r"}
         many = await store.save_many([{**record, "evidence": ["fd:1"]}, {**record, "evidence": later.evidence}])
 
@@ -172,7 +172,7 @@ async def test_supersede_and_save_many_store_evidence_texts(tmp_path):
         assert ["two"] == [one.text for one in await store.evidence_of(many[0].id)]
         assert ["two", "one"] == [one.text for one in await store.evidence_of(many[1].id)]
         assert 2 == len(await kept_in(store))
-        assert [] == await store.check()
+        assert [] == await admin.check(store)
 
 
 async def test_record_may_refer_to_text_of_earlier_record(tmp_path):
@@ -279,7 +279,7 @@ async def test_text_is_deleted_with_last_memory_that_refers_to_it(tmp_path, orde
             expected |= {text_digest("own")} & ({text_digest("own")} if 0 in left else set())
 
             assert sorted(expected) == await kept_in(store)
-            assert [] == await store.check()
+            assert [] == await admin.check(store)
             for other in left:
                 assert "shared" == (await store.evidence_of(saved[other].id))[0].text
 
@@ -324,7 +324,7 @@ async def test_texts_after_transaction_match_plain_model(plans):
                 else:
                     assert answers[0] == answers[1]
                 assert sorted(plain.memories._contents) == await kept_in(store)
-            assert [] == await store.check()
+            assert [] == await admin.check(store)
 
 
 async def test_deleted_text_can_be_stored_again(tmp_path):
@@ -345,7 +345,7 @@ async def test_deleted_text_can_be_stored_again(tmp_path):
 
         assert ["again"] == [one.text for one in await store.evidence_of(saved.id)]
         assert [text_digest("again")] == await kept_in(store)
-        assert [] == await store.check()
+        assert [] == await admin.check(store)
 
 
 async def test_other_changes_keep_evidence(tmp_path):
@@ -355,14 +355,14 @@ async def test_other_changes_keep_evidence(tmp_path):
         await store.set_outcome(first.id, "FAILED", reason="it leaked")
         link = await store.link(second.id, first.id, "refines")
         await store.unlink(link.id)
-        await store.prune()
-        await (store.rebuild() if is_on_server() else store._engine.snapshot())
-        await store.rebuild()
-        await store.reembed(HashEmbedder(dimensions=32))
+        await admin.prune(store)
+        await (admin.rebuild(store) if is_on_server() else store._engine.snapshot())
+        await admin.rebuild(store)
+        await admin.reembed(store, HashEmbedder(dimensions=32))
 
         assert ["shared"] == [one.text for one in await store.evidence_of(first.id)]
         assert [text_digest("shared")] == await kept_in(store)
-        assert [] == await store.check()
+        assert [] == await admin.check(store)
 
 
 async def test_evidence_texts_are_shared_between_processes(tmp_path):
@@ -371,10 +371,10 @@ async def test_evidence_texts_are_shared_between_processes(tmp_path):
     async with opened(tmp_path, handles) as one, opened(tmp_path, handles) as other:
         first = await decision(one, "ref:a")
         assert "shared" == (await other.evidence_of(first.id))[0].text
-        second = await other.save_decision("t", "d", "", evidence=first.evidence)
+        second = await other.save_decision("d", topic="t", reasoning="", evidence=first.evidence)
         await other.delete(first.id)
         assert "shared" == (await one.evidence_of(second.id))[0].text
-        assert [] == await one.check()
+        assert [] == await admin.check(one)
         await one.delete(second.id)
 
         assert [] == await rows_of(other)
@@ -389,7 +389,7 @@ async def test_namespaces_have_separate_evidence_texts(tmp_path):
         await decision(stores[2], *first.evidence)
     await stores[0].delete(first.id)
 
-    assert "shared" == (await stores[1].evidence_of(second.id))[0].text
+    assert "shared" == (await stores[1].evidence(second.id))[0].text
     assert [] == await place.findings()
     await place.close()
 
@@ -410,12 +410,12 @@ async def test_cancelled_save_stores_memory_with_text_or_neither(tmp_path):
                 await task
         # Writes run in order, so all earlier writes are finished after this one.
         await store.save_context("the last one")
-        there = await store.recent(limit=100)
+        there = await store.list(limit=100)
 
         assert sorted(digest for memory in there for digest in evidence_digests(memory.evidence)) == await kept_in(
             store
         )
-        assert [] == await store.check()
+        assert [] == await admin.check(store)
 
 
 async def test_failed_save_stores_no_text(tmp_path, monkeypatch):
@@ -441,7 +441,7 @@ async def test_failed_save_stores_no_text(tmp_path, monkeypatch):
         await decision(store, "ref:a")
 
         assert [text_digest("text")] == await kept_in(store)
-        assert [] == await store.check()
+        assert [] == await admin.check(store)
 
 
 # Damage
@@ -475,9 +475,9 @@ async def test_damaged_text_is_never_returned(tmp_path, name):
         await plant(store, lambda rows: damage(rows, name))
         with pytest.raises(StoreDamaged) as refused:
             await store.evidence_of(bad.id)
-        findings = await store.check()
+        findings = await admin.check(store)
         with pytest.raises(StoreDamaged):
-            await store.export_jsonl(tmp_path / "x")
+            await admin.export_jsonl(store, tmp_path / "x")
 
         assert {("error", "evidence")} == {(one.severity, one.kind) for one in findings}
         assert text_digest("secret") in str(refused.value)
@@ -490,7 +490,7 @@ async def test_damaged_text_is_never_returned(tmp_path, name):
         await store.set_outcome(bad.id, "SUCCESS")
         await decision(store, "ref:a")
         assert "secret" == (await store.evidence_of(bad.id))[0].text
-        assert [] == await store.check()
+        assert [] == await admin.check(store)
 
 
 async def test_check_reports_orphaned_texts(tmp_path):
@@ -516,9 +516,9 @@ async def test_check_reports_orphaned_texts(tmp_path):
     async with opened(tmp_path, Handles({"ref:a": "own"})) as store:
         first = await decision(store, "ref:a")
         second = await store.save_context("without evidence")
-        assert [] == await store.check()
+        assert [] == await admin.check(store)
         await plant(store, work)
-        findings = await store.check()
+        findings = await admin.check(store)
 
     expected = {
         ("orphan", f"{KEYS.contents}{lost}"),
@@ -540,7 +540,7 @@ async def test_check_reads_texts_in_several_transactions(tmp_path, monkeypatch):
     handles = Handles({f"ref:r{number}": f"text {number}" for number in range(250)})
     async with opened(tmp_path, handles) as store:
         saved = await decision(store, *handles.texts)
-        assert [] == await store.check()
+        assert [] == await admin.check(store)
 
         def work(rows):
             if is_on_server():
@@ -550,7 +550,7 @@ async def test_check_reads_texts_in_several_transactions(tmp_path, monkeypatch):
                     rows.put(key, b"x")
 
         await plant(store, work)
-        findings = await store.check()
+        findings = await admin.check(store)
 
         assert set(evidence_digests(saved.evidence)) == {one.key.removeprefix(KEYS.contents) for one in findings}
         assert 250 == len(findings)
@@ -570,7 +570,7 @@ async def test_memory_view_resolves_own_handles(tmp_path):
         first, second = await decision(one, "ref:a"), await decision(other, "ref:a")
         assert "of the other" == (await one.evidence_of(second.id))[0].text
         assert "of one" == (await other.evidence_of(first.id))[0].text
-        await other.reembed(HashEmbedder(dimensions=32))
+        await admin.reembed(other, HashEmbedder(dimensions=32))
         assert 32 == one.embedder.dimensions
         assert second == (await one.search("what", limit=1))[0].memory
         assert await one.traverse(second.id) == await other.traverse(second.id)
@@ -590,21 +590,23 @@ async def test_session_stores_texts_of_own_refs(tmp_path):
         fork = session.fork()
         await fork.observe("<ref id='plan'>build nothing</ref>")
         large = await session.wrap("line\n" * 5000)
-        first = await session.memories.save_decision("t", "d", "", evidence=["ref:plan", "fd:1", "no handle"])
-        second = await fork.memories.save_decision("t", "d", "", evidence=["ref:plan@1", "ref:plan"])
+        first = await session.memories.save_decision(
+            "d", topic="t", reasoning="", evidence=["ref:plan", "fd:1", "no handle"]
+        )
+        second = await fork.memories.save_decision("d", topic="t", reasoning="", evidence=["ref:plan@1", "ref:plan"])
         with pytest.raises(HandleNotFound):
-            await session.memories.save_decision("t", "d", "", evidence=["ref:plan@2"])
+            await session.memories.save_decision("d", topic="t", reasoning="", evidence=["ref:plan@2"])
         await fork.close()
     await backup(tmp_path / "a", tmp_path / "b")
     async with Session.open(tmp_path / "b", embedder=SMALL, conversation="two") as session:
-        kept = await session.memories.evidence_of(first.id)
-        of_fork = await session.memories.evidence_of(second.id)
+        kept = await session.memories.evidence(first.id)
+        of_fork = await session.memories.evidence(second.id)
 
         assert "fd:1" in str(large)
         assert ["ref:plan@1", "fd:1", "no handle"] == [one.source for one in kept]
         assert ["build the wall first", "line\n" * 5000, None] == [one.text for one in kept]
         assert ["build the wall first", "build nothing"] == [one.text for one in of_fork]
-        assert (await session.check()).ok
+        assert (await admin.check(session)).ok
 
 
 # The plain engine as a reference

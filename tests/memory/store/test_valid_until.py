@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from memory_helpers import OpenedDirectory, PlainEngines
 
+from mama_structs import Filter, admin
 from mama_structs.memory.types.model import from_milliseconds
 from mama_structs.settings import MemorySettings
 from mama_structs.testing import FakeClock
@@ -40,11 +41,11 @@ async def found(store):
     latest = await store.latest_checkpoint()
     return {
         "search": [hit.memory.content for hit in await store.search("mirror for 2-1 builds")],
-        "recent": [memory.content for memory in await store.recent()],
-        "about": [memory.content for memory in await store.about("2-1")],
+        "recent": [memory.content for memory in await store.list()],
+        "about": [memory.content for memory in await store.list(predicate=Filter(mentions="2-1"))],
         "similar": [one.memory.content for one in await store.similar("mirror for 2-1 builds", threshold=0.0)],
-        "topic": [memory.content for memory in await store.by_topic("builds")],
-        "around": [one.memory.content for one in (await store.by_topic("builds")).around],
+        "topic": [memory.content for memory in await store.history(topic="builds")],
+        "around": [one.memory.content for one in (await store.history(topic="builds")).around],
         "checkpoint": [] if latest is None else [latest.content],
     }
 
@@ -52,8 +53,10 @@ async def found(store):
 async def test_queries_omit_expired_memories_and_ids_still_find_them(place):
     """Every query omits a memory from its expiry on. It can still be read by its id."""
     _, store, clock = place
-    kept = await store.save_decision("builds", "use the registry for 2-1", "it is ours")
-    ended = await store.save_decision("builds", "use the mirror for 2-1 builds", "outage", valid_until=FRIDAY)
+    kept = await store.save_decision("use the registry for 2-1", topic="builds", reasoning="it is ours")
+    ended = await store.save_decision(
+        "use the mirror for 2-1 builds", topic="builds", reasoning="outage", valid_until=FRIDAY
+    )
     note = await store.save_context("mirror notes 2-1 builds", valid_until=FRIDAY)
     await store.save_checkpoint("mirror for 2-1 builds is set up", valid_until=FRIDAY)
     await store.link(note.id, kept.id, "explains")
@@ -75,7 +78,7 @@ async def test_queries_omit_expired_memories_and_ids_still_find_them(place):
         "checkpoint": [],
     } == after
     assert ended == await store.get(ended.id)
-    assert [note.id] == [one.memory.id for one in await store.connected(kept.id)]
+    assert [note.id] == [one.memory.id for one in await store.traverse(kept.id, max_depth=1)]
     assert 4 == await store.count()
 
 
@@ -100,21 +103,21 @@ async def test_limit_is_filled_with_valid_memories(place):
     clock.advance(4 * 86_400)
 
     assert {one.id for one in held} == {hit.memory.id for hit in await store.search("mirror for builds", limit=5)}
-    assert held[::-1] == await store.recent(limit=5)
+    assert held[::-1] == await store.list(limit=5)
 
 
 async def test_chain_omits_links_of_expired_memory(place):
     """A chain has only links between its memories. A traversal by id includes all links."""
     _, store, clock = place
-    first = await store.save_decision("builds", "the registry", "ours")
-    until = await store.supersede(first.id, "the mirror", "outage", valid_until=FRIDAY)
-    newest = await store.supersede(until.id, "both", "safety")
+    first = await store.save_decision("the registry", topic="builds", reasoning="ours")
+    until = await store.supersede(first.id, "the mirror", reasoning="outage", valid_until=FRIDAY)
+    newest = await store.supersede(until.id, "both", reasoning="safety")
     clock.advance(4 * 86_400)
-    chain = await store.by_topic("builds")
+    chain = await store.history(topic="builds")
 
     assert [newest, first] == list(chain)
     assert () == chain.links
-    assert [newest.id, until.id, first.id] == [memory.id for memory in await store.evolution(first.id)]
+    assert [newest.id, until.id, first.id] == [memory.id for memory in await store.history(first.id)]
     assert {first.id: newest.id} == {
         hit.memory.id: hit.superseded_by for hit in await store.search("registry") if hit.superseded_by
     }
@@ -133,9 +136,9 @@ async def test_expiry_is_kept_after_reopening(tmp_path):
     clock.advance(4 * 86_400)
     opened = OpenedDirectory.open(tmp_path, clock=clock.now, settings=MemorySettings(linking="off"))
     store = await opened.memories()
-    kept = [memory.content for memory in await store.recent()]
-    await store.rebuild()
-    again = [memory.content for memory in await store.recent()]
+    kept = [memory.content for memory in await store.list()]
+    await admin.rebuild(store)
+    again = [memory.content for memory in await store.list()]
     findings = await opened.findings()
     await opened.close()
 

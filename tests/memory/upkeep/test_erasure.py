@@ -20,7 +20,7 @@ import pytest
 from memory_helpers import SMALL, OpenedDirectory, PlainEngines
 
 import mama_structs
-from mama_structs import MemorySettings, Session, Settings
+from mama_structs import MemorySettings, Session, Settings, admin
 from mama_structs.errors import InvalidArgument, MemoryNotFound
 from mama_structs.memory.engines.local.erasure import JOURNAL_HELD_MESSAGE, VIEWS_HELD_MESSAGE
 from mama_structs.memory.engines.local.views.snapshots import LOCK_FILE, SnapshotStore
@@ -91,15 +91,17 @@ async def life_of_a_secret(session):
     memories = session.memories
     session.refs.put("plan", f"```text\n{SECRET} plan\n```")
     session.refs.put("other", "a plan of no interest")
-    decision = await memories.save_decision("storage", "one vault", "cheap", evidence=["ref:plan", "ref:other"])
-    await memories.save_decision("trust", "trust nobody", "as said", evidence=["ref:other"])
-    await memories.correct(decision.id, f"{SECRET} one", reason=f"{SECRET} two")
+    decision = await memories.save_decision(
+        "one vault", topic="storage", reasoning="cheap", evidence=["ref:plan", "ref:other"]
+    )
+    await memories.save_decision("trust nobody", topic="trust", reasoning="as said", evidence=["ref:other"])
+    await memories.correct(decision.id, f"{SECRET} one", change_reason=f"{SECRET} two")
     await memories.correct(decision.id, "two vaults", reasoning=f"{SECRET} three")
     await memories.set_outcome(decision.id, "FAILED", reason=f"{SECRET} four")
     topic = await memories.save_decision(
-        "Quokkafish",
         "hide it",
-        "quiet",
+        topic="Quokkafish",
+        reasoning="quiet",
         links=[{"to_id": decision.id, "relationship": "part of", "reason": f"{SECRET} five"}],
     )
     told = f"The vault that was spoken of yesterday is no longer in use: see {topic.id}, it names Quokkafish by its id alone".replace(
@@ -118,28 +120,28 @@ async def test_forget_leaves_no_byte_in_any_file(tmp_path):
         await memories.save_many([{"type": "context", "content": f"note {number} of a day"} for number in range(200)])
         decision, topic = await life_of_a_secret(session)
         await session.flush()
-        await memories.rebuild()
+        await admin.rebuild(memories)
         before = files_with(path, *WORDS)
-        dry = await memories.forget([decision.id, topic.id], dry_run=True)
+        dry = await memories.erase([decision.id, topic.id], dry_run=True)
         untouched = await memories.count()
-        receipt = await memories.forget([decision.id, topic.id])
+        receipt = await memories.erase([decision.id, topic.id])
         at_once = files_with(path, *WORDS)
-        await session.backup(tmp_path / "backup")
-        left = await memories.recent(types=["checkpoint"])
+        await admin.backup(session, tmp_path / "backup")
+        left = await memories.list(type=["checkpoint"])
         found = [hit.memory.id for hit in await memories.search(SECRET)]
-        report = await session.check()
-        handles = [(one.versioned, one.text) for one in [session.refs.get("ref:other")]]
+        report = await admin.check(session)
+        handles = [(one.versioned_handle, one.text) for one in [session.refs.get("ref:other")]]
         with pytest.raises(mama_structs.errors.HandleNotFound):
             session.refs.get("ref:plan")
     async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:
         kept = await session.memories.count()
-        evidence = await session.memories.evidence_of((await session.memories.by_topic("trust")).newest.id)
+        evidence = await session.memories.evidence((await session.memories.history(topic="trust")).newest.id)
 
     assert {"cache.db", "cache.db-wal"} & set(before)
     assert any(name.endswith(".npy") for name in before)
     assert ([], [], []) == (at_once, files_with(path, *WORDS), files_with(tmp_path / "backup", *WORDS))
     assert {"decision": 2, "context": 1} == receipt.memories == dry.memories
-    assert (3, 1, 1, 1) == (receipt.count, receipt.texts, receipt.refs, receipt.mended)
+    assert (3, 1, 1, 1) == (receipt.count, receipt.evidence_texts, receipt.refs, receipt.updated_memories)
     assert receipt == attrs.evolve(dry, dry_run=False)
     assert () == receipt.pending
     assert not any(word in repr(receipt).lower() for word in WORDS)
@@ -162,7 +164,9 @@ async def test_forget_requires_all_filters_to_match(tmp_path, engines):
     early, late = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)
     saved = {
         "named": await store.save_context("dock at 2-1", created_at=early),
-        "topic": await store.save_decision("2-1", "dock", "near", created_at=late, evidence=["https://crm.example/7"]),
+        "topic": await store.save_decision(
+            "dock", topic="2-1", reasoning="near", created_at=late, evidence=["https://crm.example/7"]
+        ),
         "crm": await store.save_insight("ships", source="crm", created_at=late),
         "2-1 far": await store.save_insight("not at 2-11 docks", source="crm", created_at=early),
     }
@@ -188,8 +192,8 @@ async def test_forget_requires_all_filters_to_match(tmp_path, engines):
     with pytest.raises(MemoryNotFound):
         await store.get(saved["named"].id)
     assert 2 == (await store.forget(source="crm")).count
-    assert [saved["topic"]] == await store.recent()
-    assert [kept] == await other.recent()
+    assert [saved["topic"]] == await store.list()
+    assert [kept] == await other.list()
     assert [] == await place.findings()
     await place.close()
 
@@ -214,7 +218,7 @@ async def test_forget_without_filter_is_rejected(tmp_path, asked, said):
     with pytest.raises(InvalidArgument, match=said):
         await store.forget(**asked)
     with pytest.raises(MemoryNotFound):
-        await store.forget([(await store.recent())[0].id, "context_none_1790000000000_00000000"])
+        await store.forget([(await store.list())[0].id, "context_none_1790000000000_00000000"])
 
     assert 1 == await store.count()
     await place.close()
@@ -225,7 +229,7 @@ async def test_forgetting_a_reason_keeps_decision_and_outcome(tmp_path, engines)
     """The decision keeps its outcome without this reason. Its other reasons stay."""
     place = opened(tmp_path, engines=engines())
     store = await place.memories()
-    decision = await store.save_decision("storage", "one vault", "cheap")
+    decision = await store.save_decision("one vault", topic="storage", reasoning="cheap")
     await store.set_outcome(decision.id, "PARTIAL", reason="too small")
     await store.set_outcome(decision.id, "FAILED", reason=SECRET)
     (reason,) = [hit.memory for hit in await store.search(SECRET) if hit.memory.content == SECRET]
@@ -249,14 +253,14 @@ async def test_data_held_by_reader_is_pending_until_next_maintenance(tmp_path):
         reader.execute("SELECT COUNT(*) FROM Cache").fetchone()
         receipt = await store.forget(secret.id)
         held = files_with(tmp_path, *WORDS)
-        await store.maintain()
+        await admin.maintain(store)
         still = files_with(tmp_path, *WORDS)
         await backup(tmp_path, tmp_path.with_name("copy"))
         copied = files_with(tmp_path.with_name("copy"), *WORDS)
         with pytest.raises(MemoryNotFound):
             await store.get(secret.id)
         reader.close()
-        await store.maintain()
+        await admin.maintain(store)
         after = files_with(tmp_path, *WORDS)
         findings = await place.findings()
 
@@ -337,7 +341,7 @@ async def test_large_forget_lets_other_saves_run_in_between(tmp_path, monkeypatc
                 between[0].add_done_callback(lambda _saved: told.append("saved"))
 
         receipt = await store.forget(before=datetime.now(UTC) + timedelta(days=1), progress=tell)
-        left = await store.recent()
+        left = await store.list()
 
     assert [(done, 34) for done in range(1, 35)] == [one for one in told if one != "saved"]
     assert told.index("saved") < 8
@@ -353,7 +357,7 @@ async def test_opening_finishes_erasure_after_kill_at_any_point(tmp_path, monkey
     monkeypatch.setattr("mama_structs.memory.engines.local.engine.MAX_TRANSACTION_SECONDS", 0)
     settings = attrs.evolve(QUIET, snapshot_every=20)
     async with filled(path, settings=settings, count=25) as (_, store, secret):
-        notes = await store.save_decision("Quokkafish", "leave it", "quiet")
+        notes = await store.save_decision("leave it", topic="Quokkafish", reasoning="quiet")
         await store.save_checkpoint("All that was spoken of yesterday in the long meeting is in", next_steps=[notes.id])
 
         def image(*_args):
@@ -380,8 +384,8 @@ async def test_opening_finishes_erasure_after_kill_at_any_point(tmp_path, monkey
     for copied in sorted(images.iterdir()):
         place = OpenedDirectory.open(copied, embedder=SMALL, settings=settings)
         store = await place.memories()
-        await store.maintain()
-        gone = not {secret.id, notes.id} & {memory.id for memory in await store.recent(limit=100)}
+        await admin.maintain(store)
+        gone = not {secret.id, notes.id} & {memory.id for memory in await store.list(limit=100)}
         assert gone or not begun, "what was begun is finished"
         assert gone is (files_with(copied, *WORDS) == [])
         assert [] == [one for one in await place.findings() if one.kind != "lost"]
@@ -411,14 +415,14 @@ async def test_next_session_finishes_erasure_of_killed_process(tmp_path):
     """If the process is killed before the disk cleanup, the next opening removes the data from disk."""
     path = tmp_path / "agent.mama"
     async with Session.open(path, embedder=SMALL, settings=SETTINGS) as session:
-        await session.memories.save_decision("Quokkafish", SECRET, "quiet")
+        await session.memories.save_decision(SECRET, topic="Quokkafish", reasoning="quiet")
         await session.memories.save_context("kept")
     command, environment = [sys.executable, "-c", KILLED, str(path)], {**os.environ, "PYTHONPATH": PATHS}
     killed = await asyncio.to_thread(subprocess.run, command, check=False, env=environment)
     left = files_with(path, *WORDS)
     async with Session.open(path, embedder=SMALL, settings=SETTINGS) as session:
         after = files_with(path, *WORDS)
-        kept = [memory.content for memory in await session.memories.recent()]
+        kept = [memory.content for memory in await session.memories.list()]
 
     assert -signal.SIGKILL == killed.returncode
     assert left
@@ -435,20 +439,22 @@ async def test_evidence_in_conversation_open_elsewhere_is_pending(tmp_path):
     async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:
         session.refs.put("plan", SECRET)
         session.refs.put("shared", "a plan of both")
-        memory = await session.memories.save_decision("a", "one", "x", evidence=["ref:plan", "ref:shared"])
-        await session.memories.save_decision("b", "two", "y", evidence=["ref:shared"])
+        memory = await session.memories.save_decision(
+            "one", topic="a", reasoning="x", evidence=["ref:plan", "ref:shared"]
+        )
+        await session.memories.save_decision("two", topic="b", reasoning="y", evidence=["ref:shared"])
     locks = DirectoryLocks(path)
     locks.claim(ConversationKey("default", "talk").lock_name)
     async with Session.open(path, embedder=SMALL, settings=SETTINGS) as session:
-        receipt = await session.memories.forget(memory.id)
+        receipt = await session.memories.erase(memory.id)
         held = files_with(path, *WORDS)
         locks.close()
-        await session.maintain()
+        await admin.maintain(session)
         after = files_with(path, *WORDS)
     async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:
         shared = session.refs.get("ref:shared").text
 
-    assert ((CONVERSATION_OPEN_MESSAGE,), 1) == (receipt.pending, receipt.texts)
+    assert ((CONVERSATION_OPEN_MESSAGE,), 1) == (receipt.pending, receipt.evidence_texts)
     assert held
     assert ([], "a plan of both") == (after, shared)
 
@@ -465,7 +471,7 @@ async def test_forget_deletes_descriptors_of_tool_results(tmp_path):
         memories, refs = session.memories, session.refs
         await keep_traces(session._shared.home.storage)
         await session.observe('<ref id="plan" title="Quokkafish">the Quokkafish plan</ref>')
-        decision = await memories.save_decision("storage", "Quokkafish", long, evidence=["ref:plan"])
+        decision = await memories.save_decision("Quokkafish", topic="storage", reasoning=long, evidence=["ref:plan"])
         checkpoint = await memories.save_checkpoint(long)
         await session.call("load/checkpoint")
         await session.call("load/context", {"id": decision.id})
@@ -477,15 +483,15 @@ async def test_forget_deletes_descriptors_of_tool_results(tmp_path):
             await session.call("load_checkpoint")
         await session.wrap({"rows": [f"{decision.id} is remembered"] * 500})
         pasted = refs.add(f"as {decision.id.replace('quokkafish', 'x')} says", source="user_input").handle
-        kept = [one.handle for one in refs.descriptors()]
+        kept = [one.handle for one in refs.list_descriptors()]
         # The row of a deleted descriptor still contains the descriptor's source.
         refs.delete(kept[0])
         await session.flush()
-        nothing = [await memories.forget(about="nothing", dry_run=dry) for dry in (True, False)]
-        dry = await memories.forget([decision.id, checkpoint.id], dry_run=True)
-        receipt = await memories.forget([decision.id, checkpoint.id])
+        nothing = [await memories.erase(about="nothing", dry_run=dry) for dry in (True, False)]
+        dry = await memories.erase([decision.id, checkpoint.id], dry_run=True)
+        receipt = await memories.erase([decision.id, checkpoint.id])
         after = files_with(path, *WORDS)
-        left = [one.handle for one in refs.descriptors()]
+        left = [one.handle for one in refs.list_descriptors()]
 
     assert len(kept) > 5
     assert [(0, 0), (0, 0)] == [(one.count, one.refs) for one in nothing]
@@ -498,13 +504,13 @@ async def test_forget_removes_id_from_links_between_other_memories(tmp_path):
     """Reasons, tags and words of a link lose the id, and the link stays."""
     place = opened(tmp_path)
     store = await place.memories()
-    gone = await store.save_decision("Quokkafish", "leave it", "quiet")
+    gone = await store.save_decision("leave it", topic="Quokkafish", reasoning="quiet")
     one, other = await store.save_context("one thing"), await store.save_insight("another thing")
     await store.link(other.id, one.id, "explains", reason=f"as {gone.id} said", tags=[gone.id, "kept"])
     receipt = await store.forget(gone.id)
-    (link,) = await store.links_of(one.id)
+    (link,) = await store.links(one.id)
 
-    assert (1, ()) == (receipt.mended, receipt.pending)
+    assert (1, ()) == (receipt.updated_memories, receipt.pending)
     assert (other.id, one.id, "explains") == (link.from_id, link.to_id, link.metadata.original_relationship)
     assert ("as forgotten said", ("forgotten", "kept")) == (link.metadata.reason, link.metadata.tags)
     assert [] == await place.findings()
@@ -518,10 +524,10 @@ async def test_forgetting_middle_of_chain_keeps_rest_superseded(tmp_path, engine
     """Only the newest memory stays current, whether the middle ones are forgotten together or one by one."""
     place = opened(tmp_path, engines=engines())
     store = await place.memories()
-    chain = [await store.save_decision("auth", "use tokens", "cheap")]
-    chain += [await store.supersede(chain[-1].id, "use sessions", "safe")]
-    chain += [await store.supersede(chain[-1].id, "use keys", "fast")]
-    chain += [await store.supersede(chain[-1].id, "use passes", "new")]
+    chain = [await store.save_decision("use tokens", topic="auth", reasoning="cheap")]
+    chain += [await store.supersede(chain[-1].id, "use sessions", reasoning="safe")]
+    chain += [await store.supersede(chain[-1].id, "use keys", reasoning="fast")]
+    chain += [await store.supersede(chain[-1].id, "use passes", reasoning="new")]
     dry = await store.forget([chain[place].id for place in gone], dry_run=True)
     receipt = await store.forget([chain[place].id for place in gone])
     left = [memory.id for number, memory in enumerate(chain) if number not in gone]
@@ -529,7 +535,7 @@ async def test_forgetting_middle_of_chain_keeps_rest_superseded(tmp_path, engine
 
     assert receipt == attrs.evolve(dry, dry_run=False)
     assert {one: None if one == left[-1] else left[-1] for one in left} == hits
-    assert left[::-1] == [memory.id for memory in await store.evolution(left[0])]
+    assert left[::-1] == [memory.id for memory in await store.history(left[0])]
     assert [] == await place.findings()
     await place.close()
 
@@ -546,10 +552,10 @@ async def test_damaged_conversation_is_pending_and_does_not_block_opening(tmp_pa
     connection.close()
     async with Session.open(path, embedder=SMALL, settings=SETTINGS) as session:
         session.refs.put("plan", SECRET)
-        memory = await session.memories.save_decision("a", "one", "x", evidence=["ref:plan"])
-        receipt = await session.memories.forget(memory.id)
+        memory = await session.memories.save_decision("one", topic="a", reasoning="x", evidence=["ref:plan"])
+        receipt = await session.memories.erase(memory.id)
     async with Session.open(path, embedder=SMALL, settings=SETTINGS) as session:
-        again = await session.memories.forget([])
+        again = await session.memories.erase([])
         count = await session.memories.count()
 
     assert ((CONVERSATION_DAMAGED_MESSAGE,), (CONVERSATION_DAMAGED_MESSAGE,), 0) == (
@@ -564,11 +570,11 @@ async def test_open_conversation_without_forgotten_data_is_not_pending(tmp_path)
     path = tmp_path / "agent.mama"
     async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:
         session.refs.put("plan", "of no interest")
-        memory = await session.memories.save_decision("a", SECRET, "x")
+        memory = await session.memories.save_decision(SECRET, topic="a", reasoning="x")
     locks = DirectoryLocks(path)
     locks.claim(ConversationKey("default", "talk").lock_name)
     async with Session.open(path, embedder=SMALL, settings=SETTINGS) as session:
-        receipt = await session.memories.forget(memory.id)
+        receipt = await session.memories.erase(memory.id)
         after = files_with(path, *WORDS)
     locks.close()
 

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from memory_helpers import OpenedDirectory, plain_memory
 
+from mama_structs import admin
 from mama_structs.errors import InvalidArgument, StoreFull
 from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
-from mama_structs.memory.graph.results import Imported
+from mama_structs.memory.graph.results import JsonlImport
 from mama_structs.memory.types.engine import EmbedderRecord
 from mama_structs.memory.types.model import StoredEvidence, text_digest
 from mama_structs.memory.upkeep import jsonl_transfer as transfer
@@ -87,7 +88,7 @@ async def test_export_writes_each_text_once_before_its_memories(chunk, tmp_path,
 
     assert sorted(["format", *["content"] * 3, *["memory"] * 4, "end"]) == sorted(kinds_of(path))
     assert "content" == kinds_of(path)[1]
-    assert (Imported(added=4), Imported(known=4)) == (first, again)
+    assert (JsonlImport(added=4), JsonlImport(existing=4)) == (first, again)
     assert state(whole) == state(other)
 
 
@@ -112,7 +113,7 @@ async def test_export_without_texts_has_first_format_version(tmp_path, embedding
     assert b'"version":2' in lines[0]
     path.write_bytes(b"".join([lines[0].replace(b'"version":2', b'"version":1'), *lines[1:]]))
 
-    assert Imported(added=2) == await transfer.import_jsonl(Backend(), embedding, path, None)
+    assert JsonlImport(added=2) == await transfer.import_jsonl(Backend(), embedding, path, None)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +176,7 @@ async def test_import_stores_text_again_if_deleted_meanwhile(tmp_path, embedding
     other = Backend(before={3: deletes})
     done = await transfer.import_jsonl(other, embedding, path, None)
 
-    assert Imported(added=3) == done
+    assert JsonlImport(added=3) == done
     assert ["m2"] == [memory.id for memory in state(other)[0]]
     assert {"a", "b"} == set(state(other)[1].values())
 
@@ -213,19 +214,22 @@ async def test_real_store_exports_and_imports_evidence(tmp_path):
     """Texts of any length are copied to another directory and to a store with another embedder."""
     texts = {"ref:a": "short", "ref:b": '"\n\0' * 100_000, "fd:1": "x" * 3_000_000}
     async with opened(tmp_path / "a", texts) as (_, store):
-        saved = [await store.save_decision("t", f"d{n}", "", evidence=list(texts)[: n % 4]) for n in range(12)]
+        saved = [
+            await store.save_decision(f"d{n}", topic="t", reasoning="", evidence=list(texts)[: n % 4])
+            for n in range(12)
+        ]
         evidence = [await store.evidence_of(memory.id) for memory in saved]
-        await store.export_jsonl(tmp_path / "x")
+        await admin.export_jsonl(store, tmp_path / "x")
     async with opened(tmp_path / "b") as (_, store):
-        assert 12 == (await store.import_jsonl(tmp_path / "x")).added
+        assert 12 == (await admin.import_jsonl(store, tmp_path / "x")).added
         assert evidence == [await store.evidence_of(memory.id) for memory in saved]
         for memory in saved:
             await store.delete(memory.id)
-        assert 12 == (await store.import_jsonl(tmp_path / "x")).added
+        assert 12 == (await admin.import_jsonl(store, tmp_path / "x")).added
     place = OpenedDirectory.open(tmp_path / "c", embedder=HashEmbedder(dimensions=32))
     store = await place.memories("other")
 
-    assert 12 == (await store.import_jsonl(tmp_path / "x")).embedded
-    assert evidence == [await store.evidence_of(memory.id) for memory in saved]
+    assert 12 == (await admin.import_jsonl(store, tmp_path / "x")).embedded
+    assert evidence == [await store.evidence(memory.id) for memory in saved]
     assert [] == await place.findings()
     await place.close()

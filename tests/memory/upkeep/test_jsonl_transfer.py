@@ -18,12 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_helpers import OpenedDirectory, plain_link, plain_memory
 
+from mama_structs import admin
 from mama_structs.errors import InvalidArgument, StoreError, StoreFull
 from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import fingerprint_of
 from mama_structs.memory.engines.local.plans import JournalWriter
-from mama_structs.memory.graph.results import Imported
+from mama_structs.memory.graph.results import JsonlImport
 from mama_structs.memory.save.save_plan import TRUST_LINK_TYPES, lower_trust
 from mama_structs.memory.types.engine import EmbedderRecord
 from mama_structs.memory.types.model import (
@@ -32,8 +33,8 @@ from mama_structs.memory.types.model import (
     CheckpointMetadata,
     ContextMetadata,
     DecisionMetadata,
-    FormerText,
-    FormerValue,
+    PreviousText,
+    PreviousValue,
     InsightMetadata,
     Link,
     LinkMetadata,
@@ -211,7 +212,7 @@ metadata_of = {
         value=values,
         version=st.integers(1, 99),
         history=st.lists(
-            st.builds(FormerValue, value=values, version=st.integers(1, 99), at=times, text=st.none() | texts),
+            st.builds(PreviousValue, value=values, version=st.integers(1, 99), at=times, text=st.none() | texts),
             max_size=2,
         ).map(tuple),
         created_by=creators,
@@ -220,7 +221,7 @@ metadata_of = {
 }
 
 
-formers = st.builds(FormerText, content=texts, reasoning=texts, until=times, reason=st.none() | texts)
+formers = st.builds(PreviousText, content=texts, reasoning=texts, until=times, reason=st.none() | texts)
 
 
 @st.composite
@@ -245,8 +246,8 @@ def memories(draw, number):
         origin=origin,
         trust=least_trusted([origin, draw(st.sampled_from(ORIGINS))]),
         valid_until=draw(st.none() | times),
-        repeats=tuple(draw(st.lists(times, max_size=3))),
-        former=tuple(draw(st.lists(formers, max_size=2))),
+        repeated_at=tuple(draw(st.lists(times, max_size=3))),
+        previous_texts=tuple(draw(st.lists(formers, max_size=2))),
     )
 
 
@@ -306,8 +307,8 @@ async def test_export_and_import_restore_memories(backend, chunk):
         await service.close()
 
     assert len(backend.memories.scan()) == count
-    assert Imported(added=count) == done
-    assert Imported(known=count) == again
+    assert JsonlImport(added=count) == done
+    assert JsonlImport(existing=count) == again
     assert backend.state == other.state
 
 
@@ -315,21 +316,21 @@ async def test_export_and_import_restore_local_store(tmp_path):
     """The imported store is equal, and passes check()."""
     embedder = HashEmbedder()
     async with Session.open(tmp_path / "a", embedder=embedder) as session:
-        first = await session.memories.save_decision("defence", "shield first", "raids doubled")
-        second = await session.memories.supersede(first.id, "shield and reactor", "the raids went on")
+        first = await session.memories.save_decision("shield first", topic="defence", reasoning="raids doubled")
+        second = await session.memories.supersede(first.id, "shield and reactor", reasoning="the raids went on")
         await session.memories.set_outcome(second.id, "FAILED", reason="no ore left")
         await session.memories.save_many(
             [{"type": "insight", "content": f"ore runs out in sector {number}"} for number in range(30)]
         )
-        count = await session.memories.export_jsonl(tmp_path / "x")
+        count = await admin.export_jsonl(session.memories, tmp_path / "x")
     async with Session.open(tmp_path / "b", embedder=embedder, namespace="other") as session:
-        done = await session.memories.import_jsonl(tmp_path / "x")
-        report = await session.check()
-        chain = await session.memories.evolution(first.id)
+        done = await admin.import_jsonl(session.memories, tmp_path / "x")
+        report = await admin.check(session)
+        chain = await session.memories.history(first.id)
         found = (await session.memories.search("why did it fail: no ore left"))[0].memory
-        await session.memories.export_jsonl(tmp_path / "y")
+        await admin.export_jsonl(session.memories, tmp_path / "y")
 
-    assert Imported(added=count) == done
+    assert JsonlImport(added=count) == done
     assert report.ok
     assert [second.id, first.id] == [memory.id for memory in chain.memories]
     assert "other" == found.namespace
@@ -339,7 +340,7 @@ async def test_export_and_import_restore_local_store(tmp_path):
 
 async def test_export_of_empty_store_has_header_and_end(tmp_path, embedding):
     assert 0 == await export_jsonl(Backend(), tmp_path / "x", None)
-    assert Imported() == await import_jsonl(Backend(), embedding, tmp_path / "x", None)
+    assert JsonlImport() == await import_jsonl(Backend(), embedding, tmp_path / "x", None)
     assert {"end": True, "memories": 0} == json.loads(lines_of(tmp_path / "x")[1])
 
 
@@ -358,7 +359,7 @@ async def test_import_reads_version_1(tmp_path, embedding):
     header = {**json.loads(first), "version": 1, "exported_at": "2026-11-21T09:00:00Z"}
     (tmp_path / "y").write_bytes(b"".join([json.dumps(header).encode() + b"\n", *rest]))
 
-    assert Imported(added=3) == await import_jsonl(Backend(), embedding, tmp_path / "y", None)
+    assert JsonlImport(added=3) == await import_jsonl(Backend(), embedding, tmp_path / "y", None)
 
 
 async def test_export_reads_pages_and_reports_progress(tmp_path, monkeypatch):
@@ -403,7 +404,7 @@ async def test_repeated_import_changes_nothing(tmp_path, embedding):
     await import_jsonl(other, embedding, tmp_path / "x", None)
     state, change = other.state, other.memories.change
 
-    assert Imported(known=5) == await import_jsonl(other, embedding, tmp_path / "x", None)
+    assert JsonlImport(existing=5) == await import_jsonl(other, embedding, tmp_path / "x", None)
     assert (state, change) == (other.state, other.memories.change)
 
 
@@ -453,9 +454,9 @@ async def test_import_counts_dropped_links(tmp_path, embedding):
     alone, having = Backend(), Backend()
     having.memories.put(plain_memory("m0", "text 0", at=0), vectors=unit(0))
 
-    assert Imported(added=4, dropped_links=1) == await import_jsonl(alone, embedding, tmp_path / "x", None)
-    assert Imported(known=4, dropped_links=1) == await import_jsonl(alone, embedding, tmp_path / "x", None)
-    assert Imported(added=4) == await import_jsonl(having, embedding, tmp_path / "x", None)
+    assert JsonlImport(added=4, dropped_links=1) == await import_jsonl(alone, embedding, tmp_path / "x", None)
+    assert JsonlImport(existing=4, dropped_links=1) == await import_jsonl(alone, embedding, tmp_path / "x", None)
+    assert JsonlImport(added=4) == await import_jsonl(having, embedding, tmp_path / "x", None)
     assert having.memories.find_links([link_between(1, 0)]) != [None]
 
 
@@ -474,10 +475,10 @@ async def test_import_embeds_new_memories_when_embedder_differs(tmp_path, embedd
     other = Backend(embedder=record)
     await export_jsonl(filled(), tmp_path / "x", None)
 
-    assert Imported(added=5, embedded=5) == await import_jsonl(other, embedding, tmp_path / "x", None)
+    assert JsonlImport(added=5, embedded=5) == await import_jsonl(other, embedding, tmp_path / "x", None)
     assert 5 == embedding.stats.texts
     assert {(1, 64)} == {one.vectors.shape for one in other.memories.scan()}
-    assert Imported(known=5) == await import_jsonl(other, embedding, tmp_path / "x", None)
+    assert JsonlImport(existing=5) == await import_jsonl(other, embedding, tmp_path / "x", None)
     assert 5 == embedding.stats.texts
 
 
@@ -694,7 +695,7 @@ async def test_import_lowers_trust_to_origin_and_basis(tmp_path, embedding):
     again = await import_jsonl(other, embedding, tmp_path / "x", None)
 
     assert {"m0": "outside", "m1": "tool", "m2": "tool", "m3": "user", page["id"]: "outside"} == trusts
-    assert (Imported(added=5), Imported(known=5)) == (first, again)
+    assert (JsonlImport(added=5), JsonlImport(existing=5)) == (first, again)
     assert trusts == {one.memory.id: one.memory.trust for one in other.memories.scan()}
 
 
@@ -781,8 +782,8 @@ async def test_export_rejects_files_of_session(name, tmp_path):
     async with Session.open(tmp_path / "a", embedder=HashEmbedder()) as session:
         await session.memories.save_context("something")
         with pytest.raises(StoreError, match="session's own data"):
-            await session.memories.export_jsonl(tmp_path / "a" / name)
-        assert (await session.check()).ok
+            await admin.export_jsonl(session.memories, tmp_path / "a" / name)
+        assert (await admin.check(session)).ok
 
 
 async def test_export_to_missing_directory_raises_typed_error(tmp_path):
@@ -872,13 +873,13 @@ async def test_import_writes_links_to_later_lines_together(tmp_path, monkeypatch
     for number in range(30):
         later = await store.save_context(f"spoke {number}")
         await store.link(hub.id, later.id, "leads to")
-    await store.export_jsonl(tmp_path / "file")
+    await admin.export_jsonl(store, tmp_path / "file")
     written = []
     rewrite = JournalWriter._rewrite
     monkeypatch.setattr(JournalWriter, "_rewrite", lambda self, *given: written.append(given) or rewrite(self, *given))
 
-    assert 31 == (await other.import_jsonl(tmp_path / "file")).added
+    assert 31 == (await admin.import_jsonl(other, tmp_path / "file")).added
     assert 1 == len(written)
-    assert await store.links_of(hub.id) == await other.links_of(hub.id)
+    assert await store.links(hub.id) == await other.links(hub.id)
     assert [] == await place.findings()
     await place.close()

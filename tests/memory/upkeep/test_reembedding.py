@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 from memory_helpers import OpenedDirectory
 
-from mama_structs import HashEmbedder, Session
+from mama_structs import HashEmbedder, Session, admin
 from mama_structs.errors import EmbedderMismatch, EmbeddingFailed, MemoryNotFound
 from mama_structs.memory.embedding.protocol import Calibration
 
@@ -42,16 +42,16 @@ async def test_reembed_makes_all_memories_searchable_with_new_embedder(tmp_path)
     """
     told = []
     async with Session.open(tmp_path, embedder=OLD) as session:
-        first = await session.memories.save_decision("login", "tokens", "stateless")
-        second = await session.memories.supersede(first.id, "sessions", "revocable")
-        before = await session.memories.links_of(first.id)
-        done = await session.memories.reembed(NEW, progress=lambda *figures: told.append(figures))
+        first = await session.memories.save_decision("tokens", topic="login", reasoning="stateless")
+        second = await session.memories.supersede(first.id, "sessions", reasoning="revocable")
+        before = await session.memories.links(first.id)
+        done = await admin.reembed(session.memories, NEW, progress=lambda *figures: told.append(figures))
 
         assert (2, (2, 2)) == (done, told[-1])
         assert "hash-128" == session.memories.embedder.name
-        assert before == await session.memories.links_of(first.id)
+        assert before == await session.memories.links(first.id)
         assert {first.id, second.id} == {hit.memory.id for hit in await session.memories.search("tokens")}
-        assert (await session.check()).ok
+        assert (await admin.check(session)).ok
     async with Session.open(tmp_path) as session:
         assert "hash-128" == session.memories.embedder.name
         assert 2 == await session.memories.count()
@@ -62,7 +62,7 @@ async def test_reembed_and_delete_remove_old_vectors(tmp_path):
     async with Session.open(tmp_path, embedder=OLD) as session:
         memory = await session.memories.save_context("one")
         await session.memories.save_context("two")
-        await session.memories.reembed(NEW)
+        await admin.reembed(session.memories, NEW)
         await session.memories.delete(memory.id)
         await session.flush()
 
@@ -74,13 +74,13 @@ async def test_interrupted_reembed_resumes(tmp_path):
     async with Session.open(tmp_path, embedder=OLD) as session:
         await session.memories.save_many([{"type": "context", "content": f"note {number}"} for number in range(200)])
         with pytest.raises(EmbeddingFailed):
-            await session.memories.reembed(Breaking(150))
+            await admin.reembed(session.memories, Breaking(150))
         assert "hash-64" == session.memories.embedder.name
         assert 10 == len(await session.memories.search("note 7"))
-        assert (await session.check()).ok
+        assert (await admin.check(session)).ok
 
-        assert 200 - 128 == await session.memories.reembed(Breaking(100))
-        assert (await session.check()).ok
+        assert 200 - 128 == await admin.reembed(session.memories, Breaking(100))
+        assert (await admin.check(session)).ok
 
 
 async def test_store_with_old_embedder_is_rejected_after_reembed(tmp_path):
@@ -90,7 +90,7 @@ async def test_store_with_old_embedder_is_rejected_after_reembed(tmp_path):
     await theirs.save_context("one")
     other = OpenedDirectory.open(tmp_path, embedder=OLD)
     ours = await other.memories()
-    await ours.reembed(NEW)
+    await admin.reembed(ours, NEW)
     for _ in range(3):
         with pytest.raises(EmbedderMismatch, match="reembed"):
             await theirs.save_context("two")
@@ -115,5 +115,5 @@ async def test_unknown_id_error_mentions_damaged_memories(tmp_path):
         with pytest.raises(MemoryNotFound, match="1 damaged memories are left out"):
             await session.memories.get(memory.id)
 
-        assert 1 == len(await session.memories.rebuild())
-        assert not (await session.check()).ok
+        assert 1 == len(await admin.rebuild(session.memories))
+        assert not (await admin.check(session)).ok

@@ -16,7 +16,7 @@ INFOS = st.sampled_from(["", "python", "  py title=x", "{.sql}", "JSON"])
 
 def marked(content, tag=""):
     """Ingest an answer with one ref that has this content, and return the ref."""
-    return RefStore().ingest(f'<ref id="x"{tag}>\n{content}\n</ref>').refs[0]
+    return RefStore().observe(f'<ref id="x"{tag}>\n{content}\n</ref>').refs[0]
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_body_includes_fence_when_tag_keeps_it():
 
 def test_observe_reports_ref_that_closes_in_open_fence():
     """The diagnostic is open_fence; the opening fence is still not part of the body."""
-    ingested = RefStore().ingest('<ref id="x">\n```python\nprint(1)\n</ref>\n```\n')
-    prose = RefStore().ingest('<ref id="x">\nSee:\n```python\nprint(1)\n</ref>\n```\n')
+    ingested = RefStore().observe('<ref id="x">\n```python\nprint(1)\n</ref>\n```\n')
+    prose = RefStore().observe('<ref id="x">\nSee:\n```python\nprint(1)\n</ref>\n```\n')
 
     assert ["open_fence"] == [one.kind for one in ingested.diagnostics] == [one.kind for one in prose.diagnostics]
     assert "print(1)" == ingested.refs[0].body.text
@@ -87,7 +87,7 @@ def test_observe_reports_ref_that_closes_in_open_fence():
 
 def test_body_keeps_last_line_break_when_ref_is_unclosed():
     """A continuation may follow, so only the missing end is reported."""
-    ingested = RefStore().ingest('<ref id="x">\n```python\nprint(1)\n')
+    ingested = RefStore().observe('<ref id="x">\n```python\nprint(1)\n')
 
     assert "print(1)\n" == ingested.refs[0].body.text
     assert ["unclosed"] == [one.kind for one in ingested.diagnostics]
@@ -107,7 +107,7 @@ def test_body_equals_content_of_enclosing_fence(content, info, indent, mark, mor
 @given(text=st.lists(st.sampled_from(["```", "~~~", " ```py", "````", "a", "", " b"]), max_size=7).map("\n".join))
 def test_body_is_text_or_single_fenced_block(text):
     """A body differs from its text only if one fence encloses it, and contains no new lines."""
-    content = Content.of(text)
+    content = Content.from_text(text)
     blocks = list(find_fenced_blocks(text))
 
     assert content.body is content or 1 == len(blocks)
@@ -133,7 +133,7 @@ async def test_session_uses_body_of_ref(tmp_path):
         assert 'lines="1" chars="8"' in listed
         assert 'lang="python"' in listed
         assert "got print(1)" == await session.call("take", {"source": {"$ref": "ref:x"}})
-        assert "```python\nprint(1)\n```" in seen.visible
+        assert "```python\nprint(1)\n```" in seen.visible_text
         assert "```python\nprint(1)\n```" == refs.get("x").text
 
 

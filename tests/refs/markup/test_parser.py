@@ -11,7 +11,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument, MamaStructsError, SessionClosed
-from mama_structs.refs.markup.parser import MAX_BUFFERED_CHARS, Diagnostic, RefEnd, RefParser, RefStart, RefText, Text
+from mama_structs.refs.markup.parser import MAX_BUFFERED_CHARS, Diagnostic, RefEnd, RefParser, RefStart, RefText, PlainText
 from mama_structs.refs.store.ref_collector import trim_line_breaks
 from mama_structs.testing.strategies import chunkings, ref_documents, ref_ids
 
@@ -28,7 +28,7 @@ class SlowParser:
         self.suppressed = 0
 
     def text_at(self, index):
-        kind = RefText if self.open else Text
+        kind = RefText if self.open else PlainText
         if self.events and type(self.events[-1]) is kind:
             self.events[-1] = kind(self.events[-1].text + self.text[index])
         else:
@@ -54,7 +54,7 @@ class SlowParser:
         while self.open:
             ref_id, index = self.open.pop()
             self.say("unclosed", ref_id, index)
-            self.events.append(RefEnd(ref_id, complete=False))
+            self.events.append(RefEnd(ref_id, is_complete=False))
         return self.events
 
     # Parsing of tags
@@ -73,7 +73,7 @@ class SlowParser:
             if not self.open:
                 self.say("stray_close", None, at)
                 return self.take(at, end)
-            self.events.append(RefEnd(self.open.pop()[0], complete=True))
+            self.events.append(RefEnd(self.open.pop()[0], is_complete=True))
             return end
         if len(self.open) >= 64:
             self.say("too_deep", ref_id, at)
@@ -84,7 +84,7 @@ class SlowParser:
             self.say("nested", ref_id, at)
         self.events.append(RefStart(ref_id, attributes))
         if empty:
-            self.events.append(RefEnd(ref_id, complete=True))
+            self.events.append(RefEnd(ref_id, is_complete=True))
         else:
             self.open.append((ref_id, at))
         return end
@@ -224,7 +224,7 @@ def joined(events):
     """Join adjacent texts, and remove the messages of diagnostics, which other tests check."""
     result = []
     for event in events:
-        if isinstance(event, Text | RefText) and result and type(result[-1]) is type(event):
+        if isinstance(event, PlainText | RefText) and result and type(result[-1]) is type(event):
             result[-1] = type(event)(result[-1].text + event.text)
         elif isinstance(event, Diagnostic):
             result.append((event.kind, event.id, event.position))
@@ -240,7 +240,7 @@ def parse(chunks):
 
 
 def visible(events):
-    return "".join(event.text for event in events if isinstance(event, Text | RefText))
+    return "".join(event.text for event in events if isinstance(event, PlainText | RefText))
 
 
 PARTS = [
@@ -298,8 +298,8 @@ def test_parser_text_events_are_not_empty_or_adjacent(cut):
     parser = RefParser()
 
     for events in [*map(parser.feed, cut[1]), parser.close()]:
-        assert all(event.text for event in events if isinstance(event, Text | RefText))
-        assert all(type(a) is not type(b) for a, b in itertools.pairwise(events) if isinstance(a, Text | RefText))
+        assert all(event.text for event in events if isinstance(event, PlainText | RefText))
+        assert all(type(a) is not type(b) for a, b in itertools.pairwise(events) if isinstance(a, PlainText | RefText))
 
 
 @given(cut=cut_texts)
@@ -348,7 +348,7 @@ def test_parser_loses_only_tags_of_refs(cut):
     text, chunks = cut
     at, tag = 0, ""
     for event in parse(chunks):
-        if isinstance(event, Text | RefText):
+        if isinstance(event, PlainText | RefText):
             assert text.startswith(event.text, at)
             at += len(event.text)
         elif isinstance(event, RefStart):
@@ -356,7 +356,7 @@ def test_parser_loses_only_tags_of_refs(cut):
             tag = re.compile(r"""<ref(?:"[^"]*"|'[^']*'|[^"'<>])*>""", re.IGNORECASE).match(text, at).group()
             assert len(tag) <= 512
             at += len(tag)
-        elif isinstance(event, RefEnd) and event.complete:
+        elif isinstance(event, RefEnd) and event.is_complete:
             # A self-closing tag ends its ref without a closing tag.
             closing = re.compile(r"</ref[ \t\n\r\f]*>", re.IGNORECASE).match(text, at)
             at += 0 if tag.endswith("/>") else len(closing.group())
@@ -374,7 +374,7 @@ def test_parser_restores_any_content(content, ref_id, line_break, data):
 
     events = joined(parse(data.draw(chunkings(text))))
 
-    assert [RefStart(ref_id, {}), RefEnd(ref_id, complete=True)] == [events[0], events[-1]]
+    assert [RefStart(ref_id, {}), RefEnd(ref_id, is_complete=True)] == [events[0], events[-1]]
     assert [] == [event for event in events[1:-1] if not isinstance(event, RefText)]
     assert content == trim_line_breaks(visible(events))
 
@@ -391,8 +391,8 @@ def test_parser_finds_planted_refs(cut):
             refs.append([event.id, event.attributes, len(shown), None, None])
             open_refs.append(refs[-1])
         elif isinstance(event, RefEnd):
-            open_refs.pop()[3:] = [len(shown), event.complete]
-        elif isinstance(event, Text | RefText):
+            open_refs.pop()[3:] = [len(shown), event.is_complete]
+        elif isinstance(event, PlainText | RefText):
             shown += event.text
 
     assert document.visible == shown
@@ -427,8 +427,8 @@ def test_parser_closes_every_ref(cut):
             open_ids.append(event.id)
         elif isinstance(event, RefEnd):
             assert open_ids.pop() == event.id
-            assert event.complete == (not (isinstance(before, Diagnostic) and "unclosed" == before.kind))
-        elif isinstance(event, Text | RefText):
+            assert event.is_complete == (not (isinstance(before, Diagnostic) and "unclosed" == before.kind))
+        elif isinstance(event, PlainText | RefText):
             assert isinstance(event, RefText) == bool(open_ids)
 
     assert [] == open_ids
@@ -438,20 +438,20 @@ def test_parser_emits_text_as_soon_as_possible():
     """Text that cannot be a tag is returned with the chunk that shows this."""
     parser = RefParser()
 
-    assert [Text("a ")] == parser.feed("a <re")
-    assert [Text("<rex")] == parser.feed("x")
-    assert [Text("`one ")] == parser.feed("`one ")
-    assert [Text("two <b>")] == parser.feed("two <b>")
-    assert [Text("\n")] == parser.feed("\n<ref id='a'")
+    assert [PlainText("a ")] == parser.feed("a <re")
+    assert [PlainText("<rex")] == parser.feed("x")
+    assert [PlainText("`one ")] == parser.feed("`one ")
+    assert [PlainText("two <b>")] == parser.feed("two <b>")
+    assert [PlainText("\n")] == parser.feed("\n<ref id='a'")
     assert [RefStart("a", {}), RefText("x")] == parser.feed(">x</")
-    assert [RefEnd("a", complete=True)] == parser.feed("ref>")
+    assert [RefEnd("a", is_complete=True)] == parser.feed("ref>")
 
 
 def test_parser_buffers_tag_after_backtick_until_line_end():
     """Only then it is known whether the tag is in code; the text before it is returned."""
     parser = RefParser()
 
-    assert [Text("see `x ")] == parser.feed('see `x <ref id="a">y')
+    assert [PlainText("see `x ")] == parser.feed('see `x <ref id="a">y')
     assert [RefStart("a", {}), RefText("y\n")] == parser.feed("\n")
 
 
@@ -480,7 +480,7 @@ def test_parser_rejects_chunk_that_is_not_text(chunk):
 
     with pytest.raises(InvalidArgument, match="chunk must be str, got"):
         parser.feed(chunk)
-    assert [Text("a")] == parser.feed("a")
+    assert [PlainText("a")] == parser.feed("a")
 
 
 def test_parser_feed_raises_after_close():

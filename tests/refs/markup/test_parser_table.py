@@ -12,7 +12,7 @@ from mama_structs.refs.markup.parser import (
     RefParser,
     RefStart,
     RefText,
-    Text,
+    PlainText,
 )
 from mama_structs.refs.store.ref_collector import trim_line_breaks
 
@@ -33,10 +33,10 @@ def found(events):
                 refs.append([event, len(shown), None, None])
                 stack.append(refs[-1])
             case RefEnd():
-                stack.pop()[2:] = [len(shown), event.complete]
+                stack.pop()[2:] = [len(shown), event.is_complete]
             case Diagnostic():
                 diagnostics.append((event.kind, event.id, event.position))
-            case Text() | RefText():
+            case PlainText() | RefText():
                 shown += event.text
     return (
         [(one.id, trim_line_breaks(shown[start:end]), one.attributes, complete) for one, start, end, complete in refs],
@@ -272,8 +272,8 @@ def test_parser_events_are_ordered():
     text = '1</ref>2<ref id="a">3<ref id="b"/>4<ref>5'
 
     assert [
-        Text("1"), "stray_close", Text("</ref>2"), RefStart("a", {}), RefText("3"), "nested", RefStart("b", {}),
-        RefEnd("b", complete=True), RefText("4"), "missing_id", RefText("<ref>5"), "unclosed", RefEnd("a", complete=False),
+        PlainText("1"), "stray_close", PlainText("</ref>2"), RefStart("a", {}), RefText("3"), "nested", RefStart("b", {}),
+        RefEnd("b", is_complete=True), RefText("4"), "missing_id", RefText("<ref>5"), "unclosed", RefEnd("a", is_complete=False),
     ] == [event.kind if isinstance(event, Diagnostic) else event for event in parse(text)]  # fmt: skip
 
 

@@ -61,13 +61,13 @@ PARSERS = {
 @pytest.mark.parametrize("answer", ANSWERS, ids=[f"{n}-{one['frame']}-{one['kind']}" for n, one in enumerate(ANSWERS)])
 async def test_to_file_writes_parsable_file_from_model_answer(tmp_path, answer):
     """The file has exactly the expected bytes, for complete and streamed answers."""
-    store = RefStore(settings=DescriptorSettings(root=str(tmp_path)))
+    store = RefStore(settings=DescriptorSettings(files_root=str(tmp_path)))
     for message in answer["messages"]:
         stream = store.stream()
         for start in range(0, len(message), 7):
             stream.feed(message[start : start + 7])
         seen = stream.close()
-        store.ingest(message)
+        store.observe(message)
     await store.to_file(f"ref:{answer['id']}", "file")
     written = (tmp_path / "file").read_bytes().decode()
 
@@ -94,7 +94,7 @@ async def test_fd_to_file_appends_second_ref_to_compilable_module(tmp_path):
         f'<ref id="first" type="code" lang="python">\n{FENCE}python\ndef double(x):\n    return 2 * x\n{FENCE}\n</ref>\n\n'
         f'and\n\n<ref id="second" type="code" lang="python">\n{FENCE}python\ndef half(x):\n    return x / 2\n{FENCE}\n</ref>'
     )
-    async with Session.open(tmp_path / "agent.mama", files=tmp_path) as session:
+    async with Session.open(tmp_path / "agent.mama", files_root=tmp_path) as session:
         await session.observe(answer)
         await session.call("fd_to_file", {"fd": "ref:first", "file_path": "both.py"})
         await session.call("fd_to_file", {"fd": "ref:second", "file_path": "both.py", "mode": "append"})

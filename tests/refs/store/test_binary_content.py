@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs import DescriptorSettings, RefStore, Session
+from mama_structs import DescriptorSettings, RefStore, Session, admin
 from mama_structs.errors import InvalidArgument, InvalidParameter, QuotaExceeded
 from mama_structs.refs.conversations.conversation_log import ENCODER, _to_record
 
@@ -28,9 +28,9 @@ async def test_bytes_are_restored_when_session_is_reopened(tmp_path):
         session.refs.add(PIXEL, mime_type="image/png")
         session.refs.add(b"text", mime_type="audio/wav; rate=8000")
         session.refs.add("text")
-        assert (await session.check()).ok
+        assert (await admin.check(session)).ok
     async with Session.open(tmp_path / "a.mama", conversation="c") as session:
-        found = session.refs.descriptors()
+        found = session.refs.list_descriptors()
         assert [PIXEL, b"text", b"text"] == [one.data for one in found]
         assert ["image/png", "audio/wav; rate=8000", "text/plain"] == [one.mime_type for one in found]
         assert "text" == found[2].text
@@ -54,7 +54,7 @@ async def test_read_raises_for_binary_content(tmp_path):
 
 async def test_to_file_writes_bytes_unchanged(tmp_path):
     """Bytes are written and appended unchanged."""
-    store = RefStore(settings=DescriptorSettings(root=str(tmp_path)))
+    store = RefStore(settings=DescriptorSettings(files_root=str(tmp_path)))
     store.add(PIXEL, mime_type="image/png")
     first = await store.to_file("fd:1", "a.png")
     await store.to_file("fd:1", "a.png", mode="append")

@@ -16,7 +16,7 @@ from mama_structs.refs.store.text import Content
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_content_measures_text(text):
     """Characters, bytes, lines and hash match the text."""
-    content = Content.of(text)
+    content = Content.from_text(text)
 
     assert text == content.text
     assert len(text) == content.chars
@@ -29,7 +29,7 @@ def test_content_measures_text(text):
 def test_contents_are_equal_when_texts_are_equal(one, other):
     """Equality and hash depend on the text."""
     try:
-        contents = {Content.of(one), Content.of(other)}
+        contents = {Content.from_text(one), Content.from_text(other)}
     except InvalidArgument:
         return
 
@@ -40,14 +40,14 @@ def test_contents_are_equal_when_texts_are_equal(one, other):
 def test_content_rejects_other_types(value):
     """The error names the type of the value."""
     with pytest.raises(InvalidArgument, match=f"content must be text, got {type(value).__name__}"):
-        Content.of(value)
+        Content.from_text(value)
 
 
 @pytest.mark.parametrize(("text", "position"), [("\ud800", 1), ("geheim\udfffgeheim\ud800", 7), ("😀\ud83d", 2)])
 def test_content_rejects_lone_surrogate(text, position):
     """The error names the first position, from 1, and does not contain the text."""
     with pytest.raises(InvalidArgument) as caught:
-        Content.of(text)
+        Content.from_text(text)
 
     assert str(caught.value).startswith(f"character {position} of the content is a lone surrogate")
     assert "geheim" not in str(caught.value)
@@ -67,10 +67,10 @@ def test_content_stores_characters_of_str_subclass():
         def encode(self, *_):
             return b"else"
 
-    content = Content.of(Loud("quiet"))
+    content = Content.from_text(Loud("quiet"))
 
     assert str is type(content.text)
-    assert Content.of("quiet") == content
+    assert Content.from_text("quiet") == content
     assert "quiet" == content.text
     assert 5 == content.size
 
@@ -78,19 +78,19 @@ def test_content_stores_characters_of_str_subclass():
 def test_content_is_immutable():
     """Fields cannot be assigned."""
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
-        Content.of("a").text = "b"
+        Content.from_text("a").text = "b"
 
 
 def test_content_repr_contains_no_text():
     """It contains the size and the beginning of the hash."""
-    content = Content.of("secret\nsecret")
+    content = Content.from_text("secret\nsecret")
 
     assert f"<Content: 13 characters, 2 lines, {content.hash[:12]}>" == repr(content)
 
 
 def test_pages_are_cached_by_page_size():
     """The index is built once for each page size."""
-    content = Content.of("x" * 100)
+    content = Content.from_text("x" * 100)
 
     assert content.pages(10) is content.pages(10)
     assert content.pages(10) is not content.pages(7)
@@ -100,7 +100,7 @@ def test_pages_are_cached_by_page_size():
 @pytest.mark.parametrize("page_size", [0, -1, True, 1.0, "4", None])
 def test_pages_rejects_invalid_page_size(page_size):
     """An invalid size is rejected, even if it equals a cached one."""
-    content = Content.of("text")
+    content = Content.from_text("text")
     content.pages(1)
 
     with pytest.raises(InvalidArgument, match="page_size"):
@@ -109,7 +109,7 @@ def test_pages_rejects_invalid_page_size(page_size):
 
 def test_content_equals_its_copies():
     """A content can be copied and pickled, with or without an index."""
-    content = Content.of("a\nb")
+    content = Content.from_text("a\nb")
     content.pages(2)
 
     for other in (copy.copy(content), copy.deepcopy(content), pickle.loads(pickle.dumps(content))):
@@ -123,6 +123,6 @@ def test_content_creation_takes_linear_steps(unit, steps):
     """Ten times the text takes at most about ten times the steps."""
 
     def made(size):
-        return steps(lambda: Content.of(unit * (size // len(unit))).pages(4_000))
+        return steps(lambda: Content.from_text(unit * (size // len(unit))).pages(4_000))
 
     assert made(5_000_000) < 12 * made(500_000) + 100

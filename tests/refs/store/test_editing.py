@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs import RefStore, Session
+from mama_structs import RefStore, Session, admin
 from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidHandle, InvalidParameter
 from mama_structs.testing.strategies import chunkings, ref_documents
 
@@ -24,13 +24,13 @@ def kinds(ingested):
 def test_ingest_returns_existing_version_when_content_is_equal():
     """No new version is created, and nothing is reported."""
     store = RefStore()
-    (first,) = store.ingest('<ref id="x" type="code" title="t">\n1\n</ref>').refs
+    (first,) = store.observe('<ref id="x" type="code" title="t">\n1\n</ref>').refs
     for again in (
         '<ref id="x">1</ref>',
         f'<ref id="x">\n{FENCE}\n1\n{FENCE}\n</ref>',
         '<ref id="x" type="code">1</ref>',
     ):
-        ingested = store.ingest(again)
+        ingested = store.observe(again)
 
         assert (first,) == ingested.refs
         assert [] == kinds(ingested)
@@ -49,8 +49,8 @@ def test_ingest_returns_existing_version_when_content_is_equal():
 def test_ingest_creates_new_version_when_ref_differs(again):
     """Differences are the text, a title, a language or an incomplete text."""
     store = RefStore()
-    store.ingest('<ref id="x">1</ref>')
-    store.ingest(again)
+    store.observe('<ref id="x">1</ref>')
+    store.observe(again)
 
     assert 2 == store.get("x").version
 
@@ -59,7 +59,7 @@ def test_ingest_creates_new_version_for_earlier_content():
     """Only the newest version is compared."""
     store = RefStore()
     for text in "121":
-        store.ingest(f'<ref id="x">{text}</ref>')
+        store.observe(f'<ref id="x">{text}</ref>')
 
     assert 3 == store.get("x").version
 
@@ -74,12 +74,12 @@ def test_stream_and_its_message_create_one_version(data, before, document):
     once, twice = RefStore(), RefStore()
     for store in (once, twice):
         for earlier in before:
-            store.ingest(earlier.text)
+            store.observe(earlier.text)
         stream = store.stream()
         for chunk in data.draw(chunkings(text)):
             stream.feed(chunk)
         streamed = stream.close()
-    again = twice.ingest(text)
+    again = twice.observe(text)
 
     assert list(once) == list(twice)
     assert streamed.refs == again.refs
@@ -95,10 +95,10 @@ def test_ingest_recognizes_message_after_next_stream():
         stream.feed(text)
         stream.close()
     for text in texts:
-        store.ingest(text)
+        store.observe(text)
     assert "1\n2" == store.get("x").text
 
-    store.ingest(texts[0])
+    store.observe(texts[0])
     assert "1\n2\n1" == store.get("x").text
 
 
@@ -108,7 +108,7 @@ def test_stream_close_recognizes_message_ingested_before():
     for _ in range(2):
         stream = store.stream()
         stream.feed(text)
-        whole = store.ingest(text)
+        whole = store.observe(text)
         assert whole.refs == stream.close().refs
     assert "1\n1" == store.get("x").text
 
@@ -136,8 +136,8 @@ def test_stream_close_recognizes_message_ingested_before():
 def test_ingest_appends_on_new_line(first, more, body):
     """Enclosing fences of both parts are removed."""
     store = RefStore()
-    store.ingest(f'<ref id="x" title="t">\n{first}\n</ref>')
-    ingested = store.ingest(f'<ref id="x" append>\n{more}\n</ref>')
+    store.observe(f'<ref id="x" title="t">\n{first}\n</ref>')
+    ingested = store.observe(f'<ref id="x" append>\n{more}\n</ref>')
     ref = store.get("x")
 
     assert (body, 2, {"title": "t"}) == (ref.body.text, ref.version, {"title": ref.attributes["title"]})
@@ -159,8 +159,8 @@ def test_ingest_appends_on_new_line(first, more, body):
 def test_ingest_continues_incomplete_ref(cut, rest):
     """The parts are joined without a line break, with or without a repeated fence."""
     store = RefStore()
-    store.ingest(f'<ref id="x">{cut}')
-    store.ingest(f'<ref id="x" append>{rest}</ref>')
+    store.observe(f'<ref id="x">{cut}')
+    store.observe(f'<ref id="x" append>{rest}</ref>')
     ref = store.get("x")
 
     assert "def f():\n    return 1" == ref.body.text
@@ -173,15 +173,15 @@ def test_ingest_joins_parts_of_incomplete_ref(texts):
     store = RefStore()
     *cut, last = texts
     for text in cut:
-        store.ingest(f'<ref id="x" append>\n{text}')
-    store.ingest(f'<ref id="x" append>\n{last}\n</ref>')
+        store.observe(f'<ref id="x" append>\n{text}')
+    store.observe(f'<ref id="x" append>\n{last}\n</ref>')
 
     assert "".join(texts) == store.get("x").text
 
 
 def test_ingest_creates_ref_when_there_is_none_to_append_to():
     """A diagnostic reports this."""
-    ingested = RefStore().ingest('<ref id="x" append="append">1</ref>')
+    ingested = RefStore().observe('<ref id="x" append="append">1</ref>')
 
     assert ["nothing_to_append"] == kinds(ingested)
     assert ("1", 1, {}) == (ingested.refs[0].text, ingested.refs[0].version, ingested.refs[0].attributes)
@@ -190,7 +190,7 @@ def test_ingest_creates_ref_when_there_is_none_to_append_to():
 def test_put_and_edit_keep_language():
     """The fence is removed, but its language is kept."""
     store = RefStore()
-    store.ingest(f'<ref id="x">\n{FENCE}python\na = 1\n{FENCE}\n</ref>')
+    store.observe(f'<ref id="x">\n{FENCE}python\na = 1\n{FENCE}\n</ref>')
 
     assert "python" == store.put("x", "b = 2", append=True).language == store.edit("x", "1", "3").language
     assert "a = 3\nb = 2" == store.get("x").text
@@ -299,7 +299,7 @@ def test_put_stores_any_text():
     store = RefStore()
     ref = store.put("x", 'a</ref> <ref id="y">b', title="t")
 
-    assert ('a</ref> <ref id="y">b', {"title": "t"}, True) == (ref.text, ref.attributes, ref.complete)
+    assert ('a</ref> <ref id="y">b', {"title": "t"}, True) == (ref.text, ref.attributes, ref.is_complete)
     assert ["ref:x@1"] == list(store)
     assert ref is store.put("x", ref.text)
 
@@ -333,16 +333,16 @@ def test_adopt_copies_ref_of_fork():
     home = RefStore()
     home.put("x", "1")
     child = home.fork()
-    child.ingest('<ref id="x" title="t">2')
-    ref = home.adopt(child, "x")
+    child.observe('<ref id="x" title="t">2')
+    ref = home.copy_from(child, "x")
 
-    assert ("2", 2, "t", False) == (ref.text, ref.version, ref.attributes["title"], ref.complete)
-    assert ref is home.adopt(child, "ref:x")
-    assert 3 == home.adopt(child, "x@1").version
+    assert ("2", 2, "t", False) == (ref.text, ref.version, ref.attributes["title"], ref.is_complete)
+    assert ref is home.copy_from(child, "ref:x")
+    assert 3 == home.copy_from(child, "x@1").version
     with pytest.raises(HandleNotFound):
-        home.adopt(child, "y")
+        home.copy_from(child, "y")
     with pytest.raises(InvalidArgument):
-        home.adopt(None, "x")
+        home.copy_from(None, "x")
 
 
 async def test_adopt_copies_ref_of_forked_session(tmp_path):
@@ -350,7 +350,7 @@ async def test_adopt_copies_ref_of_forked_session(tmp_path):
     async with Session.open(tmp_path / "a.mama", conversation="c") as session:
         async with session.fork() as child:
             await child.observe('<ref id="한글-1">\n1\n</ref>')
-            session.refs.adopt(child, "한글-1")
+            session.refs.copy_from(child, "한글-1")
         await session.flush()
     async with Session.open(tmp_path / "a.mama", conversation="c") as session:
         assert "1" == session.refs.get("ref:한글-1").text
@@ -363,24 +363,24 @@ async def test_adopt_copies_ref_of_forked_session(tmp_path):
 def test_compact_message_stores_nothing_when_ingested_again(document):
     """The text outside of refs is unchanged, and its compact form is itself."""
     store = RefStore()
-    first = store.ingest(document.text)
+    first = store.observe(document.text)
     held = list(store)
-    again = store.ingest(first.compact)
+    again = store.observe(first.compact_text)
 
     assert held == list(store)
     assert () == again.refs
-    assert first.compact == again.compact == again.visible
+    assert first.compact_text == again.compact_text == again.visible_text
     assert set(kinds(again)) <= set(kinds(first))
 
 
 def test_compact_message_mentions_its_refs():
     """Each mention has the number of lines of the body; refs that were not stored remain."""
-    seen = RefStore().ingest(
+    seen = RefStore().observe(
         f'a <ref id="x" lang="py">\n{FENCE}\n1\n2\n{FENCE}\n</ref> b <ref id="y">c <ref id="z">d</ref></ref> <ref id="w">e'
     )
 
     expected = 'a <ref id="x" lines="2"/> b <ref id="y" lines="1"/> <ref id="w" lines="1" complete="false"/>'
-    assert expected == seen.compact
+    assert expected == seen.compact_text
 
 
 # Ids in any script, and error messages for missing refs
@@ -389,14 +389,14 @@ def test_compact_message_mentions_its_refs():
 def test_get_explains_ref_that_was_only_mentioned():
     """A model may write a new ref in the form of the mentions in its history."""
     store = RefStore()
-    store.ingest(
+    store.observe(
         '<ref id="old">text</ref> <ref id="old" lines="1"/> <ref id="new" lines="30"/> <ref id="-" lines="1"/>'
     )
 
     assert "text" == store.get("ref:old").text
     with pytest.raises(HandleNotFound, match="only named, as a history names"):
         store.get("ref:new")
-    store.ingest('<ref id="new">now</ref>')
+    store.observe('<ref id="new">now</ref>')
     assert "now" == store.get("ref:new").text
 
 
@@ -407,7 +407,7 @@ async def test_ids_of_any_script_are_restored_when_session_is_reopened(tmp_path,
         await session.observe(f'<ref id="{unicodedata.normalize("NFD", ref_id)}">1</ref><ref id="{ref_id}">2</ref>')
         session.refs.delete(f"ref:{ref_id}@1")
         await session.flush()
-        assert (await session.check()).ok
+        assert (await admin.check(session)).ok
     async with Session.open(tmp_path / "a.mama", conversation="c" * 200) as session:
         assert [f"ref:{ref_id}@2"] == list(session.refs)
         assert "2" == session.refs.get(unicodedata.normalize("NFD", ref_id)).text
@@ -417,12 +417,12 @@ async def test_ids_of_any_script_are_restored_when_session_is_reopened(tmp_path,
 def test_get_explains_ref_that_was_marked_in_code():
     """The error states the reason until the ref exists."""
     store = RefStore()
-    store.ingest(f'{FENCE}\n<ref id="x">1</ref>\n{FENCE}')
+    store.observe(f'{FENCE}\n<ref id="x">1</ref>\n{FENCE}')
     with pytest.raises(HandleNotFound, match="marked inside a code fence"):
         store.get("ref:x")
     with pytest.raises(HandleNotFound, match="marked inside a code fence"):
         store.fork().get("x")
-    store.ingest('<ref id="x">1</ref>')
+    store.observe('<ref id="x">1</ref>')
 
     assert "1" == store.get("x").text
 
@@ -430,7 +430,7 @@ def test_get_explains_ref_that_was_marked_in_code():
 def test_missing_reasons_are_bounded():
     """A hostile answer cannot exhaust the memory."""
     store = RefStore()
-    store.ingest("".join(f'`<ref id="x{n}">` ' for n in range(100)))
+    store.observe("".join(f'`<ref id="x{n}">` ' for n in range(100)))
 
     assert 64 == len(store._entries._missing_reasons)
     with pytest.raises(HandleNotFound, match="marked inside"):

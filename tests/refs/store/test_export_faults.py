@@ -27,7 +27,7 @@ import mama_structs
 from mama_structs._internal.event_loop import run_in_own_thread
 from mama_structs.errors import (
     DescriptorError,
-    DiskFull,
+    ExportDiskFull,
     ExportDenied,
     ExportError,
     ExportExists,
@@ -428,9 +428,9 @@ def test_export_is_atomic_when_any_system_call_is_interrupted(root, scenario):
 @pytest.mark.parametrize(
     ("number", "error"),
     [
-        (errno.ENOSPC, DiskFull),
-        (errno.EDQUOT, DiskFull),
-        (errno.EFBIG, DiskFull),
+        (errno.ENOSPC, ExportDiskFull),
+        (errno.EDQUOT, ExportDiskFull),
+        (errno.EFBIG, ExportDiskFull),
         (errno.EACCES, ExportDenied),
         (errno.EPERM, ExportDenied),
         (errno.EROFS, ExportDenied),

@@ -12,7 +12,7 @@ TEXTS = st.text(st.sampled_from("ab \n"), max_size=6)
 @pytest.fixture
 def store(tmp_path):
     """A store that exports into the test's directory."""
-    return RefStore(settings=DescriptorSettings(root=str(tmp_path)))
+    return RefStore(settings=DescriptorSettings(files_root=str(tmp_path)))
 
 
 def put(store, ref_id, text):
@@ -77,7 +77,7 @@ async def test_to_file_ends_inserted_ref_with_line_break(store, tmp_path):
 async def test_to_file_keeps_lines_of_appended_refs(tmp_path_factory, texts):
     """After any number of appends, the file has the lines of all refs in order."""
     root = tmp_path_factory.mktemp("root")
-    store = RefStore(settings=DescriptorSettings(root=str(root)))
+    store = RefStore(settings=DescriptorSettings(files_root=str(root)))
     (root / "f").touch()
     for text in texts:
         put(store, "x", text)

@@ -21,7 +21,7 @@ def line_numbers(text):
 @example("a\n\n\n\nb", 2, 2)
 def test_preview_parts_join_to_content(text, head, tail):
     """No character is lost or repeated, the limits hold, and the numbers are correct."""
-    content = Content.of(text)
+    content = Content.from_text(text)
     shown = make_preview(content, head=head, tail=tail)
     first, last = shown.omitted_range or (len(shown.head) + 1, len(shown.head))
 
@@ -36,7 +36,7 @@ def test_preview_parts_join_to_content(text, head, tail):
 @example("a\n\n\n\nb", 2, 2)
 def test_preview_line_spans_match_characters(text, head, tail):
     """The spans are the lines of the visible and omitted characters."""
-    content = Content.of(text)
+    content = Content.from_text(text)
     shown = make_preview(content, head=head, tail=tail)
     lines = line_numbers(text)
 
@@ -60,7 +60,7 @@ def test_preview_line_spans_match_characters(text, head, tail):
 @example("a" * 3 + "\n" + "b" * 40 + "\n" + "c" * 4, 10, 10)
 def test_preview_cuts_at_line_end_when_half_remains(text, head, tail):
     """A side is cut inside a line only if its outer half contains no line end."""
-    shown = make_preview(Content.of(text), head=head, tail=tail)
+    shown = make_preview(Content.from_text(text), head=head, tail=tail)
     if shown.head_ends_in_line:
         assert "\n" not in text[head - head // 2 - 1 : head]
         assert head == len(shown.head) + (text[head - 1 : head + 1] == "\r\n" and head > 1)
@@ -76,7 +76,7 @@ def test_preview_cuts_at_line_end_when_half_remains(text, head, tail):
 @example("abc\r\n" + "x" * 9 + "\r\nabc", 4, 4)
 def test_preview_does_not_split_crlf(text, head, tail):
     """No cut is made between the two characters."""
-    shown = make_preview(Content.of(text), head=head, tail=tail)
+    shown = make_preview(Content.from_text(text), head=head, tail=tail)
     middle = text[len(shown.head) : len(text) - len(shown.tail)]
 
     assert not (shown.head.endswith("\r") and middle.startswith("\n"))
@@ -87,7 +87,7 @@ def test_preview_does_not_split_crlf(text, head, tail):
 def test_preview_shows_complete_content_when_it_fits(text, spare):
     """Up to head + tail characters are in the head."""
     head = len(text) // 3 + spare
-    shown = make_preview(Content.of(text), head=head, tail=len(text) - len(text) // 3)
+    shown = make_preview(Content.from_text(text), head=head, tail=len(text) - len(text) // 3)
 
     assert (text, "", 0) == (shown.head, shown.tail, shown.omitted_chars)
 
@@ -95,7 +95,7 @@ def test_preview_shows_complete_content_when_it_fits(text, spare):
 def test_preview_cuts_log_between_lines():
     """The head ends after a line, the tail starts with one, and the omitted range is reported."""
     text = "".join(f"line {number:03}\n" for number in range(1, 101))
-    shown = make_preview(Content.of(text), head=25, tail=14)
+    shown = make_preview(Content.from_text(text), head=25, tail=14)
 
     assert ("line 001\nline 002\n", "line 100\n") == (shown.head, shown.tail)
     assert ((1, 2), (3, 99), (100, 100)) == (shown.head_lines, shown.omitted_lines, shown.tail_lines)
@@ -104,7 +104,7 @@ def test_preview_cuts_log_between_lines():
 
 def test_preview_cuts_inside_single_long_line():
     """The line is in the head, in the tail, and in the omitted range."""
-    shown = make_preview(Content.of("x" * 100), head=10, tail=5)
+    shown = make_preview(Content.from_text("x" * 100), head=10, tail=5)
 
     assert (10, 85, 5) == (len(shown.head), shown.omitted_chars, len(shown.tail))
     assert ((1, 1), (1, 1), (1, 1)) == (shown.head_lines, shown.omitted_lines, shown.tail_lines)
@@ -117,11 +117,11 @@ def test_preview_cuts_inside_single_long_line():
 def test_preview_rejects_invalid_limits(name, value):
     """The error names the parameter."""
     with pytest.raises(InvalidArgument, match=f"{name} must be a whole number of 0 or more"):
-        make_preview(Content.of("text"), **({"head": 1, "tail": 1} | {name: value}))
+        make_preview(Content.from_text("text"), **({"head": 1, "tail": 1} | {name: value}))
 
 
 def test_preview_repr_contains_no_text():
     """It contains only sizes."""
     assert "<Preview: 2 characters, 3 left out, 1 characters>" == repr(
-        make_preview(Content.of("secret"), head=2, tail=1)
+        make_preview(Content.from_text("secret"), head=2, tail=1)
     )

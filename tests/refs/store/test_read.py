@@ -18,7 +18,7 @@ COUNTS = st.integers(1, 5) | st.integers(1, 10**40)
 
 
 def reading(text, **options):
-    return read_excerpt(Content.of(text), **({"handle": "fd:1", "page_size": 4} | options))
+    return read_excerpt(Content.from_text(text), **({"handle": "fd:1", "page_size": 4} | options))
 
 
 @given(TEXTS, PAGE_SIZES, MODES, COUNTS)
@@ -49,7 +49,7 @@ def test_read_by_next_char_returns_everything_once(text, page_size, mode, count)
 @given(TEXTS, PAGE_SIZES, MODES, COUNTS, st.data())
 def test_read_returns_correct_numbers(text, page_size, mode, count, data):
     """Positions, lines and remaining sizes equal those of a naive count."""
-    content = Content.of(text)
+    content = Content.from_text(text)
     total = {"page": len(content.pages(page_size)), "line": content.lines, "char": max(1, len(text))}[mode]
     start = data.draw(st.integers(1, total))
     part = read_excerpt(content, handle="ref:x", mode=mode, start=start, count=count, page_size=page_size)
@@ -189,7 +189,7 @@ def test_excerpt_repr_contains_no_text():
 @pytest.mark.parametrize("unit", ["x", "y" * 49 + "\n"])
 def test_read_steps_do_not_depend_on_content_length(unit, steps):
     """In a content 100 times as long, reading at its end takes as many steps."""
-    small, large = (Content.of(unit * (size // len(unit))) for size in (50_000, 5_000_000))
+    small, large = (Content.from_text(unit * (size // len(unit))) for size in (50_000, 5_000_000))
 
     def read_late(content):
         for mode, start in (

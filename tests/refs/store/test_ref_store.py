@@ -120,7 +120,7 @@ def test_ingest_stores_nothing_when_references_are_disabled():
 def test_stream_stores_same_refs_as_complete_text(cuts):
     """For any chunks, refs, visible text and diagnostics are equal."""
     text = 'a <ref id="x" title="é>">\r\n1 `\r\n</ref> ```\n<ref id="y">2</ref>\n``` <ref id="z">3</re'
-    whole = RefStore().ingest(text)
+    whole = RefStore().observe(text)
     store = RefStore()
     stream = store.stream()
     places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
@@ -128,9 +128,9 @@ def test_stream_stores_same_refs_as_complete_text(cuts):
         stream.feed(text[begin:end])
     result = stream.close()
 
-    assert (whole.visible, whole.text, whole.diagnostics) == (result.visible, result.text, result.diagnostics)
-    assert [(ref.id, ref.text, ref.complete) for ref in whole.refs] == [
-        (ref.id, ref.text, ref.complete) for ref in result.refs
+    assert (whole.visible_text, whole.text, whole.diagnostics) == (result.visible_text, result.text, result.diagnostics)
+    assert [(ref.id, ref.text, ref.is_complete) for ref in whole.refs] == [
+        (ref.id, ref.text, ref.is_complete) for ref in result.refs
     ]
     assert result is stream.close()
 
@@ -149,7 +149,7 @@ UNREADABLE_CHUNKS = [
 def test_stream_feed_skips_and_reports_unreadable_chunks(at):
     """Chunks of unknown formats do not change the text, and each type is reported once."""
     text = 'a <ref id="x" title="é>">\r\n1</ref> ```\n'
-    whole = RefStore().ingest(text)
+    whole = RefStore().observe(text)
     stream = RefStore().stream()
     for place, letter in enumerate(text):
         for _, chunk in (one for one in at if one[0] == place):
@@ -160,7 +160,7 @@ def test_stream_feed_skips_and_reports_unreadable_chunks(at):
     result = stream.close()
     skipped = [one for one in result.diagnostics if one.kind == "unreadable"]
 
-    assert (whole.visible, whole.text) == (result.visible, result.text)
+    assert (whole.visible_text, whole.text) == (result.visible_text, result.text)
     assert [ref.text for ref in whole.refs] == [ref.text for ref in result.refs]
     assert [*whole.diagnostics] == [one for one in result.diagnostics if one.kind != "unreadable"]
     assert len({one.message for one in skipped}) == len(skipped)
@@ -351,7 +351,7 @@ def test_delete_keeps_shared_text_until_last_use():
 def test_delete_version_keeps_other_versions():
     """The newest remaining version is used; ref:a deletes all, and numbers continue."""
     store = RefStore()
-    store.ingest('<ref id="a">1</ref><ref id="a">2</ref><ref id="a">3</ref>')
+    store.observe('<ref id="a">1</ref><ref id="a">2</ref><ref id="a">3</ref>')
     store.delete("ref:a@3")
 
     assert "2" == store.get("a").text
@@ -359,7 +359,7 @@ def test_delete_version_keeps_other_versions():
     assert () == store.list()
     with pytest.raises(HandleNotFound, match="deleted"):
         store.get("ref:a")
-    store.ingest('<ref id="a">4</ref>')
+    store.observe('<ref id="a">4</ref>')
     assert ("ref:a@4",) == store.versions("a")
 
 
@@ -398,7 +398,7 @@ def test_get_error_names_nearest_handles():
     store = RefStore()
     with pytest.raises(HandleNotFound, match="nothing is stored yet"):
         store.get("fd:1")
-    store.ingest('<ref id="parser">1</ref><ref id="printer">2</ref><ref id="parser">3</ref>')
+    store.observe('<ref id="parser">1</ref><ref id="printer">2</ref><ref id="parser">3</ref>')
     store.add("x")
 
     for asked, nearest in [("ref:parsre", "ref:parser"), ("pinter", "ref:printer"), ("fd:2", "fd:1")]:
@@ -447,7 +447,7 @@ def test_suggest_avoids_used_ids(store):
     store.ingest('<ref id="parse">x</ref>')
     text = "```python\ndef parse(text):\n    a = 1\n    return text\n```\n"
 
-    assert ["parse"] == [one.id for one in RefStore().suggest(text)]
+    assert ["parse"] == [one.id for one in RefStore().suggest_refs(text)]
     assert "parse" not in {one.id for one in store.suggest(text)}
 
 
@@ -533,7 +533,7 @@ def test_entries_have_time_of_clock():
     ticks = iter(range(10))
     start = datetime(2026, 1, 1, tzinfo=UTC)
     store = RefStore(clock=lambda: start + timedelta(seconds=next(ticks)))
-    store.ingest('<ref id="a">1</ref>')
+    store.observe('<ref id="a">1</ref>')
     store.add("x")
 
     assert [0, 1] == [(store.get(handle).created_at - start).seconds for handle in store]

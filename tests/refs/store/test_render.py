@@ -32,7 +32,7 @@ def shown(text):
 
 def read_whole(text):
     store = RefStore()
-    return store.rendering.render_content(store.read(store.add(text).handle, read_all=True))
+    return store._rendering.render_content(store.read(store.add(text).handle, read_all=True))
 
 
 @given(text=TEXTS)
@@ -106,7 +106,7 @@ def test_content_pages_join_to_content(text, size):
     handle = store.add(text).handle
     start, pages = 1, []
     while start is not None:
-        answer = answer_in(store.rendering.render_content(store.read(handle, start=start)))
+        answer = answer_in(store._rendering.render_content(store.read(handle, start=start)))
         pages.append(answer.text)
         start = answer.next and answer.next["page"]
 
@@ -120,7 +120,7 @@ def test_content_numbers_lines_in_line_mode(text, start, count):
     store.add(text)
     lines = text.removesuffix("\n").split("\n")
     start = min(start, len(lines))
-    answer = answer_in(store.rendering.render_content(store.read("fd:1", mode="line", start=start, count=count)))
+    answer = answer_in(store._rendering.render_content(store.read("fd:1", mode="line", start=start, count=count)))
     numbered = [f"{number}\t{line}\n" for number, line in enumerate(lines, 1)][start - 1 :][:count]
 
     assert "\n" + shown("".join(numbered)) == answer.text
@@ -131,8 +131,8 @@ def test_content_numbers_lines_in_line_mode(text, start, count):
 def test_result_reports_omitted_characters(text, head, tail):
     """The message names the characters between head and tail."""
     store = RefStore()
-    answer = store.rendering.render_result(
-        store.add(text), seen := make_preview(Content.of(text), head=head, tail=tail)
+    answer = store._rendering.render_result(
+        store.add(text), seen := make_preview(Content.from_text(text), head=head, tail=tail)
     )
     left_out = f"left out: {seen.omitted_chars:,} character"
 
@@ -146,8 +146,8 @@ def test_result_reports_omitted_characters(text, head, tail):
 def test_result_states_call_for_next_part():
     """The call starts at the first omitted character."""
     store = RefStore(settings=DescriptorSettings(page_size=3))
-    seen = make_preview(Content.of("0123456789"), head=4, tail=2)
-    message = message_in(store.rendering.render_result(store.add("0123456789"), seen))
+    seen = make_preview(Content.from_text("0123456789"), head=4, tail=2)
+    message = message_in(store._rendering.render_result(store.add("0123456789"), seen))
 
     assert 'read_fd(fd="fd:1", mode="char", start=5, count=3)' in message
     assert "4 pages in all" in message
@@ -164,22 +164,22 @@ def test_result_head_and_tail_cannot_close_element():
 def test_refs_lists_element_for_each_ref():
     """It contains id, time, lines, characters, version and attributes of the tag."""
     store = RefStore()
-    store.ingest('<ref id="a" title="1 &lt; 2 \'x">one\ntwo</ref><ref id="a">new</ref><ref id="b">x')
-    listed = answer_in(store.rendering.render_refs(store.list()))
+    store.observe('<ref id="a" title="1 &lt; 2 \'x">one\ntwo</ref><ref id="a">new</ref><ref id="b">x')
+    listed = answer_in(store._rendering.render_refs(store.list()))
     refs = [answer_in(line) for line in listed.text.split("\n")[1:-1]]
 
     assert "2" == listed.get("count")
     assert [("a", "2", "1", "3", None), ("b", "1", "1", "1", "false")] == [
         (ref.get("id"), ref.get("version"), ref.get("lines"), ref.get("chars"), ref.get("complete")) for ref in refs
     ]
-    assert '<ref_list count="0"/>' == store.rendering.render_refs(())
+    assert '<ref_list count="0"/>' == store._rendering.render_refs(())
 
 
 def test_refs_preserves_attributes_of_tag():
     """Entities are ordinary text and are restored; long values are truncated."""
     store = RefStore()
-    store.ingest(f'<ref id="a" title="1 &lt; 2{"x" * 400}" lang="py" id="b" onclick="x">c</ref>')
-    answer = answer_in(store.rendering.render_ref(store.get("a"), store.read("a", read_all=True)))
+    store.observe(f'<ref id="a" title="1 &lt; 2{"x" * 400}" lang="py" id="b" onclick="x">c</ref>')
+    answer = answer_in(store._rendering.render_ref(store.get("a"), store.read("a", read_all=True)))
 
     assert ("py", None) == (answer.get("lang"), answer.get("onclick"))
     assert answer.get("title").startswith("1 &lt; 2xx")
@@ -199,8 +199,8 @@ def test_handles_lists_refs_and_descriptors():
     """Both kinds are in one list, newest first."""
     store = RefStore()
     store.add("text")
-    store.ingest('<ref id="a">x</ref>')
-    listed = store.prompt(handles=True).partition("<stored_handles")[2]
+    store.observe('<ref id="a">x</ref>')
+    listed = store.system_prompt(handles=True).partition("<stored_handles")[2]
 
     assert ["ref", "fd"] == re.findall(r"\n<(\w+)", listed)
 
@@ -219,6 +219,6 @@ def test_quoted_renders_empty_content():
 def test_result_shows_complete_short_text():
     """The message says that everything is shown."""
     store = RefStore()
-    answer = store.rendering.render_result(store.add("short"), make_preview(Content.of("short"), head=5, tail=0))
+    answer = store._rendering.render_result(store.add("short"), make_preview(Content.from_text("short"), head=5, tail=0))
 
     assert ["message", "head"] == re.findall(r"\n<(\w+)", answer)

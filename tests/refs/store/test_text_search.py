@@ -47,7 +47,7 @@ PATTERNS = st.sampled_from(
 
 
 async def found(text, query, **options):
-    content = text if isinstance(text, Content) else Content.of(text)
+    content = text if isinstance(text, Content) else Content.from_text(text)
     return await search(
         TextSearchRequest(content, query, **({"handle": "fd:1", "timeout": 5, "page_size": 5} | options))
     )
@@ -88,7 +88,7 @@ async def test_search_returns_correct_positions(text, query, context):
     """Lines, columns, text and context lines match the content."""
     *broken, last = text.split("\n")
     lines = [*(line.removesuffix("\r") for line in broken), last]
-    count = Content.of(text).lines
+    count = Content.from_text(text).lines
     for match in (await found(text, query, context=context, limit=1000)).matches:
         start, end = match.char - 1, match.char - 1 + match.length
 
@@ -326,7 +326,7 @@ async def test_search_timeout_ignores_cpu_time_of_other_threads():
 )
 async def test_search_does_not_block_event_loop(query, options):
     """Neither a hostile pattern nor a text search of ten million characters blocks it."""
-    content = Content.of("a" * 10_000_000)
+    content = Content.from_text("a" * 10_000_000)
     content.pages(4_000)
     turns = 0
     timeout = 0.5 if options else 60
@@ -580,10 +580,10 @@ async def test_search_restart_does_not_repeat_empty_match(monkeypatch):
 async def test_search_rejects_recursive_pattern(query):
     """Such a pattern could exhaust the memory before the timeout."""
     with pytest.raises(InvalidParameter, match="calls itself"):
-        await search(TextSearchRequest(Content.of("a" * 10), query, handle="fd:1", regex=True, timeout=600))
+        await search(TextSearchRequest(Content.from_text("a" * 10), query, handle="fd:1", regex=True, timeout=600))
 
 
 @pytest.mark.parametrize("query", [r"\(\?R", r"\(?R", "[(]?R", "(?:a)", "(?i)a"])
 async def test_search_accepts_escaped_recursion_syntax(query):
     """Escaped characters are ordinary text."""
-    assert (await search(TextSearchRequest(Content.of("(?R a"), query, handle="fd:1", regex=True, timeout=600))).matches
+    assert (await search(TextSearchRequest(Content.from_text("(?R a"), query, handle="fd:1", regex=True, timeout=600))).matches

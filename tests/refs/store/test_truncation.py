@@ -82,7 +82,7 @@ def is_shortening(shown, original, cuts, pointer=""):
 def test_within_returns_truncated_payload_within_budget(answer, limit, size):
     """For any data and budget unit, the answer is valid JSON, and lists all truncated values."""
     store, budget = RefStore(), Budget(limit, size=size)
-    shown = store.within(answer, budget)
+    shown = store._within(answer, budget)
 
     assert budget.fits(to_json_text(shown))
     if budget.fits(to_json_text(answer)):
@@ -99,7 +99,7 @@ def test_within_handles_contain_omitted_parts(answer, limit):
     """Line n of a handle is row n or line n; the handle of the complete answer restores it."""
     store, budget = RefStore(), Budget(limit)
     assume(not budget.fits(to_json_text(answer)))
-    cuts, _ = said_by(store.within(answer, budget), answer)
+    cuts, _ = said_by(store._within(answer, budget), answer)
 
     for pointer, cut in cuts.items():
         value, lines = at(answer, pointer), lines_of(store, cut["fd"])
@@ -118,7 +118,7 @@ def test_within_handles_contain_omitted_parts(answer, limit):
 def test_within_truncates_without_handles_when_quota_is_exhausted(answer, limit, handles):
     """The answer fits in the budget, reports what was not kept, and respects the quota."""
     store, budget = RefStore(settings=DescriptorSettings(max_handles=handles)), Budget(limit)
-    shown = store.within(answer, budget)
+    shown = store._within(answer, budget)
 
     assert budget.fits(to_json_text(shown))
     assert len(store) <= handles
@@ -139,7 +139,7 @@ def schemas_of(value):
 def test_within_does_not_truncate_texts_with_fixed_format(answer, limit):
     """Texts with enum, const, format or pattern are complete or omitted."""
     store, schema = RefStore(), {**schemas_of(answer), "$defs": {"day": {"type": "string", "format": "date"}}}
-    shown = store.within(answer, Budget(limit), schema=schema)
+    shown = store._within(answer, Budget(limit), schema=schema)
 
     assert "left out …]" not in to_json_text(shown) or "left out …]" in to_json_text(answer)
 
@@ -150,7 +150,7 @@ def test_within_keeps_text_with_fixed_format_next_to_truncated_text(word):
     bound, free = "b" * 400, "f" * 4_000
     schema = {"properties": {"free": {}}, "allOf": [{"additionalProperties": {word: bound}}]}
     schema = {"allOf": [{"properties": {"bound": {word: bound}}}], **schema["properties"]}
-    shown = RefStore().within({"bound": bound, "free": free}, Budget(1_000), schema={"properties": {"bound": schema}})
+    shown = RefStore()._within({"bound": bound, "free": free}, Budget(1_000), schema={"properties": {"bound": schema}})
 
     assert bound == shown["bound"]
     assert free != shown["free"]
@@ -171,7 +171,7 @@ def test_within_truncates_largest_values_first():
     """Small values stay complete, regardless of their position."""
     small = {"name": "x" * 300, "tags": list(range(50))}
     rows = [{"id": number, "note": "n" * 50} for number in range(1_000)]
-    shown = RefStore().within({"rows": rows, "about": small, "log": "line\n" * 5_000}, Budget(8_000))
+    shown = RefStore()._within({"rows": rows, "about": small, "log": "line\n" * 5_000}, Budget(8_000))
 
     assert small == shown["about"]
     assert {"", "/rows", "/log"} == set(shown["shortened"])
@@ -182,7 +182,7 @@ def test_within_truncates_largest_values_first():
 def test_within_uses_the_budget():
     """The unused part is smaller than two rows."""
     rows = [{"id": number, "note": "n" * 80} for number in range(1_000)]
-    shown = to_json_text(RefStore().within({"Player": rows, "pagination": {"next_key": None}}, Budget(8_000)))
+    shown = to_json_text(RefStore()._within({"Player": rows, "pagination": {"next_key": None}}, Budget(8_000)))
 
     assert 8_000 - 2 * len(to_json_text(rows[-1])) < len(shown) <= 8_000
 
@@ -190,7 +190,7 @@ def test_within_uses_the_budget():
 def test_within_keeps_first_members_when_not_all_keys_fit():
     """The first members of a large mapping are complete."""
     rows = {f"1-{number}": {"name": "n" * 80, "owner": "o" * 20} for number in range(1_000)}
-    shown = RefStore().within({"players": rows}, Budget(8_000))
+    shown = RefStore()._within({"players": rows}, Budget(8_000))
 
     assert ["players", "shortened"] == list(shown)
     assert 50 < len(shown["players"]) < 80
@@ -212,7 +212,7 @@ def test_within_truncates_json_text_to_json_text(answer, limit, indent):
     """A text that is a JSON object or array is truncated structurally, and stored unchanged."""
     text = json.dumps(answer, ensure_ascii=False, indent=indent)
     store, budget = RefStore(), Budget(limit)
-    shown = store.within(text, budget)
+    shown = store._within(text, budget)
 
     assert budget.fits(shown)
     if shown != text:
@@ -239,7 +239,7 @@ def test_within_truncates_plain_text_within_budget(part, times, limit, size):
     """Head, tail and the omitted range form an `fd_result`, and the text is stored."""
     store, budget, text = RefStore(), Budget(limit, size=size), part * times * 40
     assume(parse_json_container(text) is None)
-    shown = store.within(text, budget)
+    shown = store._within(text, budget)
 
     assert budget.fits(shown)
     if shown != text:
@@ -283,7 +283,7 @@ HOSTILE = {
 def test_within_truncates_hostile_data(what, limit):
     """The answer is short, valid JSON, and describes its truncation."""
     store, data = RefStore(), HOSTILE[what]()
-    shown = store.within(data, Budget(limit))
+    shown = store._within(data, Budget(limit))
     text = to_json_text(shown)
 
     assert len(text) <= limit
@@ -311,7 +311,7 @@ def test_within_calls_size_function_few_times(thousands, limit):
 
     rows = [{"id": number, "note": "두 번 abc" * 5} for number in range(thousands * 100)]
     text = to_json_text({"rows": rows})
-    shown = RefStore().within({"rows": rows}, Budget(limit, size=size))
+    shown = RefStore()._within({"rows": rows}, Budget(limit, size=size))
 
     assert tokens(to_json_text(shown)) <= limit
     assert len(seen) <= 26
@@ -321,7 +321,7 @@ def test_within_calls_size_function_few_times(thousands, limit):
 def test_within_uses_most_of_token_budget():
     """An answer with small rows fills 90 % of a budget in tokens."""
     rows = [{"id": number, "note": "두 번 abc"} for number in range(10_000)]
-    shown = to_json_text(RefStore().within({"rows": rows}, Budget(2_000, size=tokens)))
+    shown = to_json_text(RefStore()._within({"rows": rows}, Budget(2_000, size=tokens)))
 
     assert 1_800 <= tokens(shown) <= 2_000
 
@@ -345,7 +345,7 @@ def test_within_keeps_block_types_and_ignores_images(blocks, limit, size):
     """All images remain, and the other blocks fit in the budget."""
     assume(any(block["type"] == "text" for block in blocks))
     budget = Budget(limit, size=size)
-    shown = RefStore().within(blocks, budget)
+    shown = RefStore()._within(blocks, budget)
 
     assert budget.fits(to_json_text([block for block in shown if block["type"] != "image"]))
     assert blocks.count(IMAGE) == shown.count(IMAGE)

@@ -47,7 +47,7 @@ def test_needed_texts_equal_reachable_texts(steps):
     capture = Capture()
     log = ConversationLog(capture, ConversationKey("raids", "0"))
     stores = [(RefStore(), log)]
-    stores[0][0].keep(log, directory=None)
+    stores[0][0]._keep(log, directory=None)
     for what, who, value in steps:
         refs, log = stores[who % len(stores)]
         if what == "put":

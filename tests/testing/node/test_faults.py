@@ -64,7 +64,7 @@ async def test_dropped_connection_has_no_answer(node, get):
 
 
 async def test_cut_connection_ends_within_body(node, get):
-    node.faults.add(Fault.cut())
+    node.faults.add(Fault.cut_off())
     with pytest.raises(aiohttp.ClientPayloadError):
         await get(PLAYER)
 

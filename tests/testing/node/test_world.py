@@ -265,7 +265,7 @@ def test_removed_struct_is_no_defender():
 def test_world_of_exact_entities_completes_bare_records():
     """A complete answer is returned unchanged."""
     whole = {"Guild": {"id": "0-1"}, "season": 3}
-    world = World.of({"1-11": {"id": "1-11", "guildId": "0-1"}, "0-1": whole})
+    world = World.from_entities({"1-11": {"id": "1-11", "guildId": "0-1"}, "0-1": whole})
 
     assert whole == world.envelope("0-1")
     assert ["gridAttributes", "playerInventory"] == list(world.envelope("1-11"))[1:]
@@ -281,10 +281,10 @@ def test_world_of_exact_entities_completes_bare_records():
         (lambda: World.generate(players=True), "players"),
         (lambda: World.generate(players="12"), "players"),
         (lambda: World.generate(seed=1.5), "seed"),
-        (lambda: World.of(["1-1"]), "entities"),
-        (lambda: World.of({"1-1": "player"}), "1-1"),
-        (lambda: World.of({"7-1": {}}), "infusion"),
-        (lambda: World.of({"player": {}}), "1-11"),
+        (lambda: World.from_entities(["1-1"]), "entities"),
+        (lambda: World.from_entities({"1-1": "player"}), "1-1"),
+        (lambda: World.from_entities({"7-1": {}}), "infusion"),
+        (lambda: World.from_entities({"player": {}}), "1-11"),
         (lambda: World.generate().rows("players"), "type must be one of"),
     ],
 )

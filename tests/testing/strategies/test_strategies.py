@@ -187,7 +187,7 @@ async def save_all(records, chain):
     async with Session.open(embedder=HashEmbedder(dimensions=32)) as session:
         saved = await session.memories.save_many(records)
         made = await chain.save(session.memories)
-        links = {(link.from_id, link.to_id) for one in made for link in await session.memories.links_of(one.id)
+        links = {(link.from_id, link.to_id) for one in made for link in await session.memories.links(one.id)
                  if link.link_type == "evolution"}  # fmt: skip
     return saved, made, links
 
@@ -259,7 +259,7 @@ TOOL = Tool.from_function(act)
 @given(arguments=tool_arguments(TOOL.input_schema))
 def test_tool_accepts_arguments_generated_from_its_schema(arguments):
     Draft202012Validator(TOOL.input_schema).validate(arguments)
-    TOOL.signature.check(arguments, tool=TOOL.name)
+    TOOL._signature.check(arguments, tool=TOOL.name)
 
 
 def test_mapping_with_arbitrary_names_is_not_always_empty():
@@ -281,8 +281,8 @@ def test_given_texts_are_used_for_matching_parameters():
 
 @given(planted=messages())
 def test_messages_contain_planted_refs_in_every_format(planted):
-    seen = RefStore().ingest(planted.message)
+    seen = RefStore().observe(planted.message)
 
     assert [(ref.id, ref.content, ref.complete) for ref in planted.document.refs] == [
-        (ref.id, ref.text, ref.complete) for ref in seen.refs
+        (ref.id, ref.text, ref.is_complete) for ref in seen.refs
     ]

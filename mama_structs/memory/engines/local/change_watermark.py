@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from mama_structs.memory.engines.local.views.snapshots import create_view_folder
-from mama_structs.storage.sqlite_errors import Finding
+from mama_structs.storage.sqlite_errors import Issue
 
 FILE_NAME: Final = "last"
 
@@ -133,7 +133,7 @@ class ChangeWatermark:
         elif self._seen > last:
             self.mark_lost(last, self._seen)
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[Issue]:
         """Return the issue that describes the lost changes, or an empty list."""
         if self.lost is None:
             return []
@@ -149,7 +149,7 @@ class ChangeWatermark:
                 "different stores: one was put in the place of the one that was here; put that back, or let rebuild() "
                 "take the journal as it is"
             )
-        return [Finding("error", "lost", message)]
+        return [Issue("error", "lost", message)]
 
     def _read(self, place: int) -> tuple[int, int]:
         history, first, last = self._record(place)

@@ -15,7 +15,7 @@ from mama_structs.memory.engines.local.views.view_set import ViewSet
 from mama_structs.memory.types.codec import Entry, indexed_terms
 from mama_structs.memory.types.model import evidence_digests, is_digest, to_milliseconds
 from mama_structs.storage.sealed_rows import DamagedValue, Snapshot
-from mama_structs.storage.sqlite_errors import Finding
+from mama_structs.storage.sqlite_errors import Issue
 
 # Maximum number of characters of evidence texts to check per step.
 MAX_TEXT_CHARS_PER_STEP: Final = 2**20
@@ -34,7 +34,7 @@ class ConsistencyCheck:
     rows: Snapshot = attrs.field(init=False)
     views: ViewSet = attrs.field(init=False)
     row_keys: RowKeys = attrs.field(init=False)
-    findings: list[Finding] = attrs.field(factory=list, init=False)
+    findings: list[Issue] = attrs.field(factory=list, init=False)
     memories: int = attrs.field(default=0, init=False)
     _steps: Iterator[bool] = attrs.field(init=False)
     # By memory id: the key of the first row with this id.
@@ -73,7 +73,7 @@ class ConsistencyCheck:
             yield page
 
     def _add_issue(self, kind: str, key: str, message: str) -> None:
-        self.findings.append(Finding("error", kind, f"{key}: {message}", key))
+        self.findings.append(Issue("error", kind, f"{key}: {message}", key))
 
     def _add_damage(self, key: str, error: StoreDamaged, value: object = None, *, kind: str = "damaged") -> None:
         """
@@ -82,10 +82,10 @@ class ConsistencyCheck:
         Rows with an invalid checksum are skipped, because the check of all rows reports them.
         """
         if not isinstance(value, DamagedValue):
-            self.findings.append(Finding("error", kind, error.findings[0], key))
+            self.findings.append(Issue("error", kind, error.findings[0], key))
 
     def _add_foreign_key(self, key: str) -> None:
-        self.findings.append(Finding("error", "foreign", f"{key:.200}: the key is none of the memories' own", key))
+        self.findings.append(Issue("error", "foreign", f"{key:.200}: the key is none of the memories' own", key))
 
     def _check_memories(self) -> Iterator[None]:
         """Compare the memories with the views."""
@@ -131,7 +131,7 @@ class ConsistencyCheck:
                         f"{folder}: vectors of another embedder, as a `reembed` leaves that was interrupted; "
                         "the next one that is completed deletes them"
                     )
-                    self.findings.append(Finding("warning", "orphan", message, key))
+                    self.findings.append(Issue("warning", "orphan", message, key))
             yield
 
     def _check_changes(self) -> Iterator[None]:

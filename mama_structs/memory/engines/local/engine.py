@@ -53,7 +53,7 @@ from mama_structs.memory.types.engine import EmbedderRecord, ProgressCallback, R
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.connection import ERASING_KEY_PREFIX
 from mama_structs.storage.sealed_rows import Rows, Snapshot
-from mama_structs.storage.sqlite_errors import Finding
+from mama_structs.storage.sqlite_errors import Issue
 from mama_structs.storage.sqlite_store import SqliteStorage, await_job, copy_error
 
 T = TypeVar("T")
@@ -195,7 +195,7 @@ class LocalEngine:
             await await_job(waiting.cleanup_done)
         return result
 
-    async def check(self, progress: ProgressCallback | None = None) -> list[Finding]:
+    async def check(self, progress: ProgressCallback | None = None) -> list[Issue]:
         """Check all memories, vectors, links and changes, and compare them with the views."""
         inspection = ConsistencyCheck(CHECK_PAGE_ROWS)
         await self._run_read(lambda _rows: self._read_watermark())

@@ -26,7 +26,7 @@ from mama_structs.memory.types.codec import Entry, RecentChangeLog, check_vector
 from mama_structs.memory.types.engine import (
     Direction,
     EmbedderRecord,
-    Filter,
+    EngineFilter,
     Matches,
     NewMemory,
     Nodes,
@@ -97,7 +97,7 @@ class JournalReader:
         """Return memories in the order of *nodes*."""
         return [self._row_keys.memory(key, row) for key, row in self._read_rows(nodes)]
 
-    def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> Matches:
+    def nearest(self, vector: Vectors, limit: int, where: EngineFilter | None = None) -> Matches:
         """Return the nodes whose vectors are nearest to *vector*."""
         return self._views.vectors.nearest(vector, limit, self._views.memory_table.mask(where))
 
@@ -105,7 +105,7 @@ class JournalReader:
         """Return the results of `nearest` for each row of *vectors*."""
         return self._views.vectors.nearest_many(vectors, limit, self._views.memory_table.mask(None))
 
-    def words(self, query: Query, limit: int, where: Filter | None = None) -> Matches:
+    def words(self, query: Query, limit: int, where: EngineFilter | None = None) -> Matches:
         """Return the nodes with the highest BM25 scores for the query."""
         return self._views.words.search(resolve_terms(query), limit, self._views.memory_table.mask(where))
 

@@ -13,7 +13,7 @@ from mama_structs.memory.engines.postgres.writer import PostgresWriter, to_row
 from mama_structs.memory.types.codec import indexed_terms
 from mama_structs.memory.types.engine import Reader, Writer, filter_names
 from mama_structs.memory.types.model import Memory, evidence_digests
-from mama_structs.storage.sqlite_errors import Finding
+from mama_structs.storage.sqlite_errors import Issue
 
 PAGE_ROWS: Final = 100
 # OFFSET 0 forces one key lookup per term. Otherwise a planner without statistics would compare all pairs of rows.
@@ -51,7 +51,7 @@ class PostgresConsistencyCheck:
     """Checks or repairs all memories of a namespace, one page per call."""
 
     def __init__(self) -> None:
-        self.findings: list[Finding] = []
+        self.findings: list[Issue] = []
         self.checked_count: int = 0
         self._last_node = -1
 
@@ -131,4 +131,4 @@ class PostgresConsistencyCheck:
             self._add_issue("orphan", f"{row['key']}: {row['said']}", row["key"])
 
     def _add_issue(self, kind: str, message: str, key: str) -> None:
-        self.findings.append(Finding("error", kind, message, key))
+        self.findings.append(Issue("error", kind, message, key))

@@ -24,7 +24,7 @@ from mama_structs.memory.types.model import MemoryType
 from mama_structs.memory.types.text_analysis import ANALYSIS_VERSION
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.postgres.pool import ALL_NAMESPACES_SETTINGS, Connection, PostgresPool
-from mama_structs.storage.sqlite_errors import Finding
+from mama_structs.storage.sqlite_errors import Issue
 
 T = TypeVar("T")
 
@@ -42,8 +42,8 @@ class PostgresEngine:
         self.settings: MemorySettings = settings
         self._pool = server
         self._embedder = embedder
-        self._client_state = ClientState(half=server.options.halfvec)
-        self._head = PostgresNamespaceHead(half_precision=server.options.halfvec)
+        self._client_state = ClientState(half=server.options.half_precision)
+        self._head = PostgresNamespaceHead(half_precision=server.options.half_precision)
         self.index: NamespaceIndex = NamespaceIndex(server, namespace, embedder, settings)
         self._closed = False
         # Operations that still run although their caller was cancelled.
@@ -86,7 +86,7 @@ class PostgresEngine:
         self.index.maintain_if_due(self._head)
         return result
 
-    async def check(self, progress: ProgressCallback | None = None) -> list[Finding]:
+    async def check(self, progress: ProgressCallback | None = None) -> list[Issue]:
         """Compare the derived data with the stored memories, and return the differences. Changes nothing."""
         inspection = PostgresConsistencyCheck()
         total = await self.read(lambda reader: reader.count())
@@ -162,7 +162,7 @@ class PostgresEngine:
 
         is_done = await self._await_result(self._pool.run(work, write=True, namespace=self.namespace))
         if is_done:
-            self._embedder, self._client_state = embedder, ClientState(half=self._pool.options.halfvec)
+            self._embedder, self._client_state = embedder, ClientState(half=self._pool.options.half_precision)
             self.index.switch_embedder(embedder)
             await self.read(lambda reader: reader.change)
             self.index.maintain(self._head)

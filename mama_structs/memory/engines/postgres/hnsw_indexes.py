@@ -31,7 +31,7 @@ from mama_structs.memory.types.engine import EmbedderRecord
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.postgres.pool import PostgresPool
 from mama_structs.storage.postgres.schema_migrations import SCHEMA
-from mama_structs.storage.sqlite_errors import Finding
+from mama_structs.storage.sqlite_errors import Issue
 
 # Maximum dimensions that pgvector can store, see https://github.com/pgvector/pgvector#hnsw
 MAX_STORED_DIMENSIONS: Final = 16_000
@@ -185,10 +185,12 @@ class NamespaceIndex:
         if self._task is not None:
             await asyncio.shield(asyncio.wrap_future(self._task))
 
-    def findings(self, head: PostgresNamespaceHead) -> list[Finding]:
+    def findings(self, head: PostgresNamespaceHead) -> list[Issue]:
         """Return warnings about vectors that are not indexed, or whose index has a low recall."""
         name, messages = f"{self._namespace!r:.80}", []
-        kept, chosen = ("halfvec" if half else "vector" for half in (head.half_precision, self._pool.options.halfvec))
+        kept, chosen = (
+            "halfvec" if half else "vector" for half in (head.half_precision, self._pool.options.half_precision)
+        )
         if head.embedder is not None and kept != chosen:
             messages.append(f"the vectors of {name} are kept as {kept}, as when it was made; the setting says {chosen}")
         if head.chunk_count > self._exact_up_to:
@@ -207,7 +209,7 @@ class NamespaceIndex:
                 f"the index of {name} finds only {self.recall:.0%} of the stored vectors that are searched for; "
                 "rebuild() recreates it"
             )
-        return [Finding("warning", "vectors", one) for one in messages]
+        return [Issue("warning", "vectors", one) for one in messages]
 
     def measure_recall(self, reader: PostgresReader, index: HnswIndex) -> None:
         """Measure the recall of the index: the ratio of stored vectors that are returned by a search for themselves."""

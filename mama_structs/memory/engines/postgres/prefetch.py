@@ -21,7 +21,7 @@ from mama_structs.memory.engines.postgres.queries import (
     TimelineQuery,
     Words,
 )
-from mama_structs.memory.types.engine import Direction, Filter, Nodes, Query, Vectors
+from mama_structs.memory.types.engine import Direction, EngineFilter, Nodes, Query, Vectors
 from mama_structs.memory.types.model import LinkType
 from mama_structs.memory.types.text_analysis import resolve_terms
 
@@ -29,9 +29,9 @@ from mama_structs.memory.types.text_analysis import resolve_terms
 class _QueryFactory(Protocol):
     """Creates query objects for searches by vector and by words."""
 
-    def nearest_query(self, vector: Vectors, limit: int, where: Filter | None) -> NearestQuery: ...
+    def nearest_query(self, vector: Vectors, limit: int, where: EngineFilter | None) -> NearestQuery: ...
 
-    def word_query(self, all_terms: Mapping[str, float], limit: int, where: Filter | None) -> Words: ...
+    def word_query(self, all_terms: Mapping[str, float], limit: int, where: EngineFilter | None) -> Words: ...
 
 
 @attrs.define(eq=False)
@@ -52,14 +52,14 @@ class PrefetchRecorder:
     link_filter: LinkFilter = attrs.field(default=("both", None), init=False)
     digests: dict[str, None] = attrs.field(factory=dict, init=False)
 
-    def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> None:
+    def nearest(self, vector: Vectors, limit: int, where: EngineFilter | None = None) -> None:
         self.queries.append(self._reader.nearest_query(vector, limit, where))
 
     def nearest_many(self, vectors: Vectors, limit: int) -> None:
         for vector in vectors:
             self.nearest(vector, limit)
 
-    def words(self, query: Query, limit: int, where: Filter | None = None) -> None:
+    def words(self, query: Query, limit: int, where: EngineFilter | None = None) -> None:
         self.word_scores(query)
         self.queries.append(self._reader.word_query(resolve_terms(query), limit, where))
 
@@ -75,11 +75,11 @@ class PrefetchRecorder:
     def rarity(self, query: Query) -> None:
         self.terms |= dict.fromkeys(resolve_terms(query))
 
-    def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> None:
+    def window(self, where: EngineFilter | None = None, *, newest_first: bool = True, limit: int | None = None) -> None:
         self.queries.append(TimelineQuery(where, newest_first, limit))
 
-    def count(self, where: Filter | None = None) -> None:
-        if where not in {None, Filter()}:
+    def count(self, where: EngineFilter | None = None) -> None:
+        if where not in {None, EngineFilter()}:
             self.queries.append(CountQuery(where))
 
     def duplicates(self, wordings: Sequence[int]) -> None:

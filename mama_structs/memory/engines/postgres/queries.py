@@ -26,7 +26,7 @@ from mama_structs.memory.types.engine import (
     TYPE_NUMBERS,
     Direction,
     EmbedderRecord,
-    Filter,
+    EngineFilter,
     Vectors,
     to_nfc,
 )
@@ -190,7 +190,7 @@ def join_by_key(nodes: str, table: str, rule: str = "") -> str:
     return f"{nodes} f, LATERAL ({rows}) {table[0]}"
 
 
-def filter_conditions(statement: Statement, where: Filter | None, memory: str = "m") -> str:
+def filter_conditions(statement: Statement, where: EngineFilter | None, memory: str = "m") -> str:
     """
     Return the SQL conditions of a filter on memories, each beginning with AND.
 
@@ -221,7 +221,7 @@ def filter_conditions(statement: Statement, where: Filter | None, memory: str = 
     return "".join(f" AND {rule}" for rule in rules)
 
 
-def filter_join(statement: Statement, where: Filter | None, node: str) -> tuple[str, str]:
+def filter_join(statement: Statement, where: EngineFilter | None, node: str) -> tuple[str, str]:
     """
     Return the SQL join and the SQL conditions that apply a filter to rows with a node.
 
@@ -253,7 +253,7 @@ class NodeQuery(Protocol):
 class TimelineQuery:
     """Query for memories in order of creation."""
 
-    where: Filter | None
+    where: EngineFilter | None
     newest_first: bool
     limit: int | None
 
@@ -271,7 +271,7 @@ class TimelineQuery:
 class CountQuery:
     """Query for the number of memories that pass a filter."""
 
-    where: Filter
+    where: EngineFilter
 
     def select_sql(self, statement: Statement, _name: str) -> str:
         """Return the SELECT of the count."""
@@ -340,7 +340,7 @@ class NearestQuery:
 
     vector: bytes
     limit: int
-    where: Filter | None
+    where: EngineFilter | None
     embedder: str
     index: HnswIndex | None = None
 
@@ -404,7 +404,7 @@ class Words:
 
     terms: tuple[tuple[str, float], ...]
     limit: int
-    where: Filter | None
+    where: EngineFilter | None
     pending_frequencies: tuple[int, ...]
     pending_count: int
     pending_length: int

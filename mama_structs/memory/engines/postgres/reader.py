@@ -50,7 +50,7 @@ from mama_structs.memory.types.engine import (
     TYPE_NUMBERS,
     Direction,
     EmbedderRecord,
-    Filter,
+    EngineFilter,
     LinkTable,
     Matches,
     NodeAttributes,
@@ -210,8 +210,8 @@ class PostgresReader(Reader):
         found = [self._pieces.get(node, none) for node in wanted]
         return np.concatenate([none, *found]), np.array([len(one) for one in found], np.int64)
 
-    def count(self, where: Filter | None = None) -> int:
-        if where in {None, Filter()}:
+    def count(self, where: EngineFilter | None = None) -> int:
+        if where in {None, EngineFilter()}:
             return self.head.memory_count + len(self._unsent)
         ((_, found),) = self._run_query(CountQuery(where))
         return int(found) + len(self._filter_unsent(where))
@@ -238,7 +238,7 @@ class PostgresReader(Reader):
             column("wording", np.int64),
         )
 
-    def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> Matches:
+    def nearest(self, vector: Vectors, limit: int, where: EngineFilter | None = None) -> Matches:
         if limit < 1:
             return _top_matches(NO_NODES, np.zeros(0, np.float32), 0)
         found = self._run_query(self.nearest_query(vector, limit, where), FetchSpec(rows=True, pieces=True))
@@ -271,7 +271,7 @@ class PostgresReader(Reader):
         more = [self._pieces[new[place - known.memory_count]][:1] for place in places if place >= known.memory_count]
         return np.concatenate([known.vectors, *more])
 
-    def words(self, query: Query, limit: int, where: Filter | None = None) -> Matches:
+    def words(self, query: Query, limit: int, where: EngineFilter | None = None) -> Matches:
         terms = {term: weight for term, weight in resolve_terms(query).items() if weight > 0}
         if limit < 1 or not terms:
             return _top_matches(NO_NODES, np.zeros(0, np.float32), 0)
@@ -362,7 +362,9 @@ class PostgresReader(Reader):
         """Return the ids of cached links that start or end, depending on *ends*, at any of the nodes."""
         return {link_id for end in ends for node in nodes for link_id in self._ends[end].get(node, ())}
 
-    def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> Nodes:
+    def window(
+        self, where: EngineFilter | None = None, *, newest_first: bool = True, limit: int | None = None
+    ) -> Nodes:
         found = self._run_query(TimelineQuery(where, newest_first, limit), FetchSpec(rows=True))
         more = self._filter_unsent(where)
         if more:
@@ -745,11 +747,11 @@ class PostgresReader(Reader):
     def _document_frequency(self, term: str) -> int:
         return self._frequencies[term] + sum(term in terms for terms in self._unsent_terms.values())
 
-    def _filter_unsent(self, where: Filter | None) -> list[int]:
+    def _filter_unsent(self, where: EngineFilter | None) -> list[int]:
         """Return the memories that pass a filter and are not sent to the server yet."""
         return [node for node, memory in self._unsent.items() if where is None or where.matches(memory)]
 
-    def nearest_query(self, vector: Vectors, limit: int, where: Filter | None) -> NearestQuery:
+    def nearest_query(self, vector: Vectors, limit: int, where: EngineFilter | None) -> NearestQuery:
         """Return the query object for `nearest`."""
         return NearestQuery(
             np.ascontiguousarray(vector, np.float32).tobytes(),
@@ -775,7 +777,7 @@ class PostgresReader(Reader):
         found: float = self.fetch_rows(sql, [*map(VectorArgument, vectors)], min_cosine, self._embedder_key)[0]["share"]
         return found
 
-    def word_query(self, all_terms: Mapping[str, float], limit: int, where: Filter | None) -> Words:
+    def word_query(self, all_terms: Mapping[str, float], limit: int, where: EngineFilter | None) -> Words:
         """Return the query object for `words`."""
         terms = {term: weight for term, weight in all_terms.items() if weight > 0}
         more = tuple(sum(term in has for has in self._unsent_terms.values()) for term in terms)

@@ -131,9 +131,9 @@ class Oracle:
         try:
             store = await place.memories()
             assert [] == await place.findings()
-            there = {memory.id: memory for memory in await store.recent(limit=10**6)}
-            links = {memory_id: await store.links_of(memory_id) for memory_id in there}
-            evidence = {memory_id: await store.evidence_of(memory_id) for memory_id in there}
+            there = {memory.id: memory for memory in await store.list(limit=10**6)}
+            links = {memory_id: await store.links(memory_id) for memory_id in there}
+            evidence = {memory_id: await store.evidence(memory_id) for memory_id in there}
         finally:
             await place.close()
         gone = self.deleted | (self.doubtful - set(there))
@@ -271,7 +271,11 @@ def test_copy_during_writes_contains_complete_calls_only(place):
                 last = None
                 for number in range(25):
                     text = f"{name}-{number} login tokens"
-                    last = await (store.supersede(last, text, "") if last else store.save_decision("auth", text, ""))
+                    last = await (
+                        store.supersede(last, text, reasoning="")
+                        if last
+                        else store.save_decision(text, topic="auth", reasoning="")
+                    )
                     last = last.id
                     oracle.saved[last] = (text, [])
 

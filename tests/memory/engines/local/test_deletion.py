@@ -15,6 +15,7 @@ import pytest
 from memory_helpers import SMALL, OpenedDirectory, Planned, failing_after, is_on_server, plain_link, plain_memory
 
 import mama_structs
+from mama_structs import admin
 from mama_structs.errors import MemoryNotFound
 from mama_structs.memory.engines.local import plans
 from mama_structs.memory.engines.local.engine import LocalEngine
@@ -101,7 +102,7 @@ async def test_delete_with_many_links_lets_readers_run_between_batches(tmp_path,
         if len(counts) == 2 and not order:
             # Request a read in the middle of the second transaction.
             order.append("asked")
-            reading = asyncio.run_coroutine_threadsafe(store.links_of("rim"), loop)
+            reading = asyncio.run_coroutine_threadsafe(store.links("rim"), loop)
             reading.add_done_callback(lambda done: order.append(len(done.result())))
         return put(rows, key, value)
 
@@ -149,8 +150,8 @@ async def test_links_to_deleted_memory_are_hidden_before_cleanup(tmp_path, inter
     again = opened(tmp_path / "a")
     for one in (store, seen, await again.memories()):
         assert ([], 300) == await links_to(one, "hub")
-        assert [300, 1, 1] == [len(await one.links_of(name)) for name in ("rim", "spoke 00000", "spoke 00299")]
-        assert [] == await one.check()
+        assert [300, 1, 1] == [len(await one.links(name)) for name in ("rim", "spoke 00000", "spoke 00299")]
+        assert [] == await admin.check(one)
         with pytest.raises(MemoryNotFound):
             await one.get("hub")
     assert 301 == await seen.export_jsonl(tmp_path / "file")
@@ -181,19 +182,19 @@ async def test_reused_id_gets_no_links_of_deleted_memory(tmp_path, interrupted, 
     place = opened(tmp_path / "a")
     store = await place.memories()
     await wheel(store, 300)
-    await store.export_jsonl(tmp_path / "file")
-    before = await store.links_of("hub")
+    await admin.export_jsonl(store, tmp_path / "file")
+    before = await store.links("hub")
     await store.delete("hub")
     if is_new:
         await store._engine.write(lambda writer: writer.put(plain_memory("hub"), vectors=unit(1)))
         expected = []
     else:
-        assert 1 == (await store.import_jsonl(tmp_path / "file")).added
+        assert 1 == (await admin.import_jsonl(store, tmp_path / "file")).added
         expected = before
     other = opened(tmp_path / "a")
     for one in (store, await other.memories()):
-        assert expected == await one.links_of("hub")
-        assert 300 == len(await one.links_of("rim")) - len(expected[:1])
+        assert expected == await one.links("hub")
+        assert 300 == len(await one.links("rim")) - len(expected[:1])
     assert [] == rows_of(place, "d")
     assert [] == await place.findings()
     await other.close()
@@ -212,10 +213,10 @@ async def test_check_finds_dangling_link_during_cleanup(tmp_path, interrupted):
     assert changed != value
     dead = rows_of(place, "d")[0][0]
     await place.storage.transact(lambda rows: rows.put(key, changed))
-    assert {("link", key)} <= {(one.kind, one.key) for one in await store.check()}
+    assert {("link", key)} <= {(one.kind, one.key) for one in await admin.check(store)}
     await place.storage.transact(lambda rows: rows.put(dead, b"{}"))
     await place.storage.transact(lambda rows: rows.put(f"{dead[:-1]}x", b"{}"))
-    kinds = {(one.kind, one.key) for one in await store.check()}
+    kinds = {(one.kind, one.key) for one in await admin.check(store)}
     assert {("damaged", dead), ("foreign", f"{dead[:-1]}x")} <= kinds
     await place.close()
 
@@ -228,7 +229,7 @@ async def test_failed_deletion_changes_nothing(tmp_path, monkeypatch, few):
     place = opened(tmp_path)
     store = await place.memories()
     await wheel(store, 4)
-    expected = [await store.links_of(name) for name in ("hub", "rim", "spoke 00002")]
+    expected = [await store.links(name) for name in ("hub", "rim", "spoke 00002")]
     engine, dropped = store._engine, []
     monkeypatch.setattr(engine, "_drop_views", lambda: dropped.append(1), raising=False)
     for number in range(100):
@@ -241,8 +242,8 @@ async def test_failed_deletion_changes_nothing(tmp_path, monkeypatch, few):
 
         with pytest.raises((Planned, KeyError)) as caught:
             await engine.write(failing)
-        assert expected == [await store.links_of(name) for name in ("hub", "rim", "spoke 00002")]
-        assert [] == await store.check()
+        assert expected == [await store.links(name) for name in ("hub", "rim", "spoke 00002")]
+        assert [] == await admin.check(store)
         if caught.type is KeyError:
             break
     assert number >= (3 if is_on_server() else 7)
@@ -319,7 +320,7 @@ async def test_linking_memory_with_many_links_avoids_quadratic_comparisons(tmp_p
 
     assert len(compared) < 4 * 400
     monkeypatch.undo()
-    assert 400 + 1 + 400 == len(await store.links_of("rim"))
+    assert 400 + 1 + 400 == len(await store.links("rim"))
     await place.close()
 
 
@@ -334,5 +335,5 @@ async def test_linking_from_memory_with_many_links_reads_two_rows(tmp_path, monk
     link = await store.link("rim", "spoke 00001", "part of")
 
     assert len(read) <= 8
-    assert link in await store.links_of("rim")
+    assert link in await store.links("rim")
     await place.close()

@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 from memory_helpers import SMALL, OpenedDirectory, PlainEngines
 
 import mama_structs
-from mama_structs import Session
+from mama_structs import Session, admin
 from mama_structs.errors import EmbedderMismatch, MamaStructsError, MemoryNotFound, StoreBusy, StoreError, StoreFull
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.engines.local import engine as engine_module
@@ -89,19 +89,19 @@ def rows_of(path):
 
 async def filled(memories, count=12):
     """Save decisions that supersede one another, and context memories on the same topic."""
-    saved = [await memories.save_decision("auth", "number 0 of the login", "why")]
+    saved = [await memories.save_decision("number 0 of the login", topic="auth", reasoning="why")]
     for number in range(1, count):
         if number % 3:
             saved.append(await memories.save_context(f"note {number} about the login", topic="auth"))
         else:
-            saved.append(await memories.supersede(saved[-3].id, f"number {number} of the login", "because"))
+            saved.append(await memories.supersede(saved[-3].id, f"number {number} of the login", reasoning="because"))
     return saved
 
 
 async def contents(memories):
     """Return all readable data for comparison."""
-    found = await memories.recent(limit=1000)
-    links = {memory.id: await memories.links_of(memory.id) for memory in found}
+    found = await memories.list(limit=1000)
+    links = {memory.id: await memories.links(memory.id) for memory in found}
     evidence = {memory.id: await memories.evidence_of(memory.id) for memory in found}
     kept = await memories._engine.read(lambda reader: reader._rows.keys(reader._row_keys.contents))
     return found, links, evidence, kept
@@ -151,8 +151,10 @@ def plan(monkeypatch):
 
 HANDLES = {"ref:x": ("ref:x@1", "the report"), "ref:y": ("ref:y@1", "the log")}
 STEPS = [
-    lambda store, ids: store.save_decision("t", "use JWT for the login", "quick", evidence=["ref:x"]),
-    lambda store, ids: store.supersede(ids[0], "use sessions for the login", "safe", evidence=["ref:x", "ref:y"]),
+    lambda store, ids: store.save_decision("use JWT for the login", topic="t", reasoning="quick", evidence=["ref:x"]),
+    lambda store, ids: store.supersede(
+        ids[0], "use sessions for the login", reasoning="safe", evidence=["ref:x", "ref:y"]
+    ),
     lambda store, ids: store.save_checkpoint("moved the login", implements=[ids[1]]),
     lambda store, ids: store.link(ids[2], ids[0], "refines"),
     lambda store, ids: store.set_outcome(ids[0], "FAILED", reason="tokens leak"),
@@ -191,7 +193,7 @@ async def test_call_is_atomic_when_any_statement_fails(quick_path, plan, after, 
                 else:
                     plan.at = 0
                     break
-            ids = [memory.id for memory in reversed(await store.recent(limit=100))]
+            ids = [memory.id for memory in reversed(await store.list(limit=100))]
             assert await contents(store) == await contents(others)
         assert [] == await place.findings()
         assert [] == await watcher.findings()
@@ -207,13 +209,13 @@ async def test_engine_opens_on_retry_after_failed_statement(quick_path, plan, al
     plan.code = code
     async with opened(quick_path / "a") as (_, store):
         await filled(store)
-        expected = await store.recent(limit=100)
+        expected = await store.list(limit=100)
     async with opened(quick_path / "a", wait=1) as (place, _), opened(quick_path / "a") as (_, writer):
         for number in range(1, 100):
             plan.at, plan.count = number, 0
             try:
                 store = await place.memories()
-                found = await store.recent(limit=100)
+                found = await store.list(limit=100)
             except StoreError:
                 plan.at = 0
                 assert expected == await (await place.memories()).recent(limit=100)
@@ -415,7 +417,7 @@ async def views_of(path, **options):
     async with opened(path, **options) as (_, store):
         await filled(store, 9)
     async with opened(path, **options) as (_, store):
-        await store.delete((await store.recent())[3].id)
+        await store.delete((await store.list())[3].id)
         await filled(store, 6)
         expected = await contents(store)
     assert [file for file in (path / "views").rglob("*") if file.is_file()]
@@ -564,7 +566,7 @@ async def test_deleted_views_are_rebuilt(quick_path, always_snapshots):
         memory = await store.save_context("and another one about the login")
         assert memory == (await store.search("and another one about the login"))[0].memory
         assert [] == await place.findings()
-        await store.rebuild()
+        await admin.rebuild(store)
         assert [] == await place.findings()
 
 
@@ -605,7 +607,7 @@ async def test_restored_backup_ignores_newer_views(quick_path, always_snapshots)
     shutil.copytree(place / "journal", quick_path / "backup")
     async with opened(place) as (_, store):
         await filled(store, 6)
-        await store.delete((await store.recent())[0].id)
+        await store.delete((await store.list())[0].id)
     shutil.rmtree(place / "journal")
     shutil.copytree(quick_path / "backup", place / "journal")
     views = quick_path / "views"
@@ -613,7 +615,7 @@ async def test_restored_backup_ignores_newer_views(quick_path, always_snapshots)
     async with opened(place) as (_, store):
         for number in range(6):
             await store.save_insight(f"another history, {number}")
-        await store.delete((await store.recent())[0].id)
+        await store.delete((await store.list())[0].id)
         expected = await contents(store)
     shutil.rmtree(place / "views")
     shutil.move(views, place / "views")
@@ -677,7 +679,7 @@ async def test_lost_write_ahead_log_is_reported(quick_path, known_by, caplog):
         assert await store._engine.snapshot()
     async with opened(place) as (directory, store):
         assert [message] == went_back(await directory.findings())
-        assert [] == await store.rebuild()
+        assert [] == await admin.rebuild(store)
         assert [] == await directory.findings()
         await store.save_context("one more")
     caplog.clear()
@@ -692,20 +694,20 @@ async def test_backup_under_newer_views_is_reported(tmp_path):
     """A backup in its own directory has no finding. Its journal alone in the original directory has one."""
     async with Session.open(tmp_path / "a", embedder=SMALL) as session:
         await filled(session.memories, 6)
-        await session.backup(tmp_path / "b")
+        await admin.backup(session, tmp_path / "b")
         await filled(session.memories, 6)
     shutil.copytree(tmp_path / "b", tmp_path / "c")
     async with Session.open(tmp_path / "c", embedder=SMALL) as session:
-        assert [] == went_back((await session.check()).findings)
+        assert [] == went_back((await admin.check(session)).findings)
     shutil.rmtree(tmp_path / "a" / "journal")
     shutil.copytree(tmp_path / "b" / "journal", tmp_path / "a" / "journal")
     async with Session.open(tmp_path / "a", embedder=SMALL) as session:
-        assert 1 == len(went_back((await session.check()).findings))
+        assert 1 == len(went_back((await admin.check(session)).findings))
         # Re-embedding restores no lost memories, so the finding stays.
-        await session.memories.reembed(OTHER_EMBEDDER)
-        assert 1 == len(went_back((await session.check()).findings))
-        await session.memories.rebuild()
-        assert [] == went_back((await session.check()).findings)
+        await admin.reembed(session.memories, OTHER_EMBEDDER)
+        assert 1 == len(went_back((await admin.check(session)).findings))
+        await admin.rebuild(session.memories)
+        assert [] == went_back((await admin.check(session)).findings)
 
 
 @IN_FILES
@@ -730,16 +732,16 @@ async def test_other_processes_and_reembed_raise_no_false_alarm(tmp_path):
     stores = [await place.memories() for place in places]
     for number in range(12):
         await stores[number % 2].save_context(f"note {number}")
-        assert [] == went_back(await stores[(number + 1) % 2].check())
+        assert [] == went_back(await admin.check(stores[(number + 1) % 2]))
     for place in places:
         await place.close()
     async with Session.open(tmp_path / "a", embedder=SMALL) as session:
-        await session.memories.reembed(OTHER_EMBEDDER)
-        assert [] == went_back((await session.check()).findings)
+        await admin.reembed(session.memories, OTHER_EMBEDDER)
+        assert [] == went_back((await admin.check(session)).findings)
     async with Session.open(tmp_path / "a", embedder=OTHER_EMBEDDER) as session:
-        await session.memories.reembed(SMALL)
+        await admin.reembed(session.memories, SMALL)
         await session.memories.save_context("one more")
-        assert [] == went_back((await session.check()).findings)
+        assert [] == went_back((await admin.check(session)).findings)
 
 
 @IN_FILES
@@ -756,17 +758,17 @@ async def test_journal_of_other_store_is_reported(tmp_path, other, caplog):
 
     caplog.clear()
     async with Session.open(tmp_path / "a", embedder=SMALL) as session:
-        (message,) = went_back((await session.check()).findings)
+        (message,) = went_back((await admin.check(session)).findings)
         assert message in caplog.text
         assert ["6", *ends] == re.findall("number ([0-9]+)", message)
         await session.memories.save_context("one more")
-        assert 1 == len(went_back((await session.check()).findings))
+        assert 1 == len(went_back((await admin.check(session)).findings))
     async with Session.open(tmp_path / "a", embedder=SMALL) as session:
-        assert 1 == len(went_back((await session.check()).findings))
-        await session.memories.rebuild()
-        assert [] == went_back((await session.check()).findings)
+        assert 1 == len(went_back((await admin.check(session)).findings))
+        await admin.rebuild(session.memories)
+        assert [] == went_back((await admin.check(session)).findings)
     async with Session.open(tmp_path / "a", embedder=SMALL) as session:
-        assert [] == went_back((await session.check()).findings)
+        assert [] == went_back((await admin.check(session)).findings)
 
 
 def witness_of(folder, history):
@@ -809,7 +811,7 @@ async def test_removed_directory_is_not_created_again(tmp_path, caplog):
     shutil.rmtree(tmp_path / "agent")
 
     with pytest.raises(StoreError):
-        await store.rebuild()
+        await admin.rebuild(store)
     with pytest.raises(StoreError):
         await store._engine.snapshot()
     assert [] == list(tmp_path.iterdir())
@@ -857,7 +859,7 @@ async def test_search_is_answered_during_rebuild(tmp_path):
         old = store._engine._views
 
         async def rebuild():
-            await store.rebuild(progress=lambda _done, _total: begun.set())
+            await admin.rebuild(store, progress=lambda _done, _total: begun.set())
             order.append("rebuilt")
 
         async def search(text):
@@ -919,7 +921,7 @@ async def test_damaged_vector_file_does_not_block_updates_of_others(tmp_path, mo
         else:
             assert await store._engine.adopt(store._engine.embedder)
 
-        assert ["belongs to"] == [link.metadata.original_relationship for link in await store.links_of(one.id)]
+        assert ["belongs to"] == [link.metadata.original_relationship for link in await store.links(one.id)]
         assert [] == await place.findings()
 
 
@@ -930,7 +932,7 @@ async def test_cancelled_rebuild_keeps_old_views(tmp_path):
         for steps in range(1, 6):
             told = []
             with pytest.raises(ZeroDivisionError):
-                await store.rebuild(progress=lambda *numbers: told.append(numbers) or 1 / (len(told) - steps))  # noqa: B023
+                await admin.rebuild(store, progress=lambda *numbers: told.append(numbers) or 1 / (len(told) - steps))  # noqa: B023
             assert "note 77" == (await store.search("note 77", limit=1))[0].memory.content
         assert [] == await place.findings()
 
@@ -949,15 +951,17 @@ async def test_rebuild_with_concurrent_changes_yields_correct_views(before, mean
     numbers = itertools.count()
 
     async def do(store, step, number):
-        known = sorted(memory.id for memory in await store.recent(limit=999))
+        known = sorted(memory.id for memory in await store.list(limit=999))
         one = known[number % len(known)] if known else None
         match step if one else "save":
             case "save":
-                await store.save_decision(f"t{number % 3}", f"number {next(numbers)} of the login", "why")
+                await store.save_decision(
+                    f"number {next(numbers)} of the login", topic=f"t{number % 3}", reasoning="why"
+                )
             case "delete":
                 await store.delete(one)
             case "again":
-                memory, links = await store.get(one), await store.links_of(one)
+                memory, links = await store.get(one), await store.links(one)
                 vectors = await store._engine.read(lambda reader: reader.vectors(reader.find(one)))
                 await store.delete(one)
 
@@ -973,7 +977,7 @@ async def test_rebuild_with_concurrent_changes_yields_correct_views(before, mean
             case "supersede" | "outcome":
                 if (await store.get(one)).metadata.__class__.__name__ == "DecisionMetadata":
                     if step == "supersede":
-                        await store.supersede(one, f"number {next(numbers)} of the login", "because")
+                        await store.supersede(one, f"number {next(numbers)} of the login", reasoning="because")
                     else:
                         await store.set_outcome(one, "SUCCESS")
 
@@ -996,7 +1000,7 @@ async def test_rebuild_with_concurrent_changes_yields_correct_views(before, mean
                 return await some(look)
 
             patch.setattr(engine, "_run_read", between)
-            assert [] == await store.rebuild()
+            assert [] == await admin.rebuild(store)
             patch.setattr(engine, "_run_read", some)
             assert [] == await place.findings()
             found = [await contents(each) for each in (store, other)]
@@ -1036,7 +1040,7 @@ async def test_planted_pickle_is_rejected_and_never_executed(tmp_path, kind, is_
         store = await place.memories()
         for call in (
             store.count, store.recent, store.relationships, store.rebuild, store.prune, store.stats,
-            lambda: store.search("login"), lambda: store.get(ids[0]), lambda: store.links_of(ids[3]),
+            lambda: store.search("login"), lambda: store.get(ids[0]), lambda: store.links(ids[3]),
             lambda: store.save_context("new"), lambda: store.set_outcome(ids[0], "PARTIAL"), lambda: store.delete(ids[1]),
         ):  # fmt: skip
             with contextlib.suppress(MamaStructsError):
@@ -1096,17 +1100,17 @@ async def test_row_with_foreign_key_does_no_harm(tmp_path, key):
 async def test_damaged_memory_is_skipped(tmp_path):
     """Other memories are read, changed and deleted, check() reports it, and its links cause no errors."""
     async with opened(tmp_path) as (_, store):
-        first = await store.save_decision("t", "one", "")
-        second = await store.supersede(first.id, "two", "")
-        third = await store.supersede(second.id, "three", "")
+        first = await store.save_decision("one", topic="t", reasoning="")
+        second = await store.supersede(first.id, "two", reasoning="")
+        third = await store.supersede(second.id, "three", reasoning="")
     with rows_of(tmp_path) as rows:
         rows.execute("UPDATE Cache SET value = zeroblob(60) WHERE key LIKE '%m/0000000000000002'")
     async with opened(tmp_path) as (place, store):
-        assert [third.id, first.id] == [memory.id for memory in await store.recent()]
+        assert [third.id, first.id] == [memory.id for memory in await store.list()]
         assert {"damaged", "link"} == {finding.kind for finding in await place.findings()}
         with pytest.raises(MemoryNotFound):
             await store.get(second.id)
-        assert [third.id] == [memory.id for memory in (await store.evolution(third.id)).memories]
+        assert [third.id] == [memory.id for memory in (await store.history(third.id)).memories]
         await store.set_outcome(third.id, "SUCCESS", reason="it holds")
         assert 2 <= await store.delete(third.id)
         await store.delete(first.id)
@@ -1124,7 +1128,7 @@ async def test_memory_damaged_while_open_raises_error_with_row(tmp_path):
         with pytest.raises(StoreError, match="0000000000000001") as caught:
             await store.get(memory.id)
         assert "login" not in str(caught.value)
-        (line,) = await store.rebuild()
+        (line,) = await admin.rebuild(store)
         assert "0000000000000001" in line
         with pytest.raises(MemoryNotFound):
             await store.get(memory.id)
@@ -1141,7 +1145,7 @@ async def test_unreadable_change_row_makes_other_process_rebuild(tmp_path):
         with rows_of(tmp_path) as rows:
             assert rows.execute("UPDATE Cache SET value = zeroblob(50) WHERE key LIKE '%/c/%'").rowcount
         assert 5 == await other.count()
-        assert [saved[0].id] == [m.id for m in await other.recent(limit=100) if m.id == saved[0].id]
+        assert [saved[0].id] == [m.id for m in await other.list(limit=100) if m.id == saved[0].id]
 
 
 # Embedders
@@ -1165,7 +1169,7 @@ async def test_other_session_raises_embedder_mismatch_after_reembed(tmp_path):
         Session.open(tmp_path, embedder=SMALL) as other,
     ):
         memory = await session.memories.save_context("the login")
-        assert 1 == await session.memories.reembed(OTHER_EMBEDDER)
+        assert 1 == await admin.reembed(session.memories, OTHER_EMBEDDER)
         for call in (
             other.memories.count,
             lambda: other.memories.save_context("x"),
@@ -1183,7 +1187,7 @@ async def test_reembed_back_does_not_restore_deleted_vectors(tmp_path):
     async with opened(tmp_path) as (place, store):
         saved = await filled(store, 5)
         for number, embedder in enumerate([OTHER_EMBEDDER, SMALL, OTHER_EMBEDDER]):
-            await store.reembed(embedder)
+            await admin.reembed(store, embedder)
             await store.delete(saved[number].id)
             saved.append(await store.save_context(f"after change {number}"))
             assert [] == await place.findings()
@@ -1209,13 +1213,15 @@ async def test_clock_jumps_lose_no_memory_and_no_link(tmp_path):
         saved = []
         for step in (0, -50 * 86400, 400 * 86400, -399 * 86400, 10, -1_700_000_000, 1_700_000_000):
             clock.now += step
-            saved.append(await store.save_decision("auth", f"use JWT for the login, {len(saved)}", "why"))
+            saved.append(
+                await store.save_decision(f"use JWT for the login, {len(saved)}", topic="auth", reasoning="why")
+            )
             assert datetime.fromtimestamp(clock.now, UTC) == saved[-1].created_at
         by_time = sorted(enumerate(saved), key=lambda one: (one[1].created_at, one[0]), reverse=True)
-        assert [memory.id for _, memory in by_time] == [memory.id for memory in await store.recent()]
+        assert [memory.id for _, memory in by_time] == [memory.id for memory in await store.list()]
         clock.now -= 500 * 86400
         for memory in saved:
-            for link in await store.links_of(memory.id):
+            for link in await store.links(memory.id):
                 assert 0 <= link.strength(datetime.fromtimestamp(clock.now, UTC)) <= link.confidence
             for reached in await store.traverse(memory.id):
                 assert 0 <= reached.strength <= 1
@@ -1227,26 +1233,26 @@ async def test_maintenance_is_due_weekly_despite_wrong_clock(tmp_path):
     """A clock that was wrong by years at the previous run does not postpone maintenance for years."""
     clock = Clock(1_800_000_000.0)
     async with opened(tmp_path, clock=clock) as (_, store):
-        assert not (await store.maintain()).due
+        assert not (await admin.maintain(store)).due
         first = await store.save_context("the login")
         clock.now += 60
         await store.save_context("the weather of yesterday")
-        assert ["close_in_time"] == [link.metadata.original_relationship for link in await store.links_of(first.id)]
+        assert ["close_in_time"] == [link.metadata.original_relationship for link in await store.links(first.id)]
         # A new store has no old links, so no maintenance is due.
-        assert not (await store.maintain()).due
+        assert not (await admin.maintain(store)).due
         clock.now += 6 * 86400
-        assert not (await store.maintain()).due
+        assert not (await admin.maintain(store)).due
         clock.now += 2 * 86400
-        assert (True, 0) == attrs.astuple(await store.maintain())[::-1]
-        assert not (await store.maintain()).due
+        assert (True, 0) == attrs.astuple(await admin.maintain(store))[::-1]
+        assert not (await admin.maintain(store)).due
         clock.now += 3650 * 86400
         # Ages are computed for the time of the previous run, so this run prunes nothing.
-        assert (True, 0) == attrs.astuple(await store.maintain())[::-1]
+        assert (True, 0) == attrs.astuple(await admin.maintain(store))[::-1]
         clock.now -= 3600 * 86400
-        assert (True, 1) == attrs.astuple(await store.maintain())[::-1]
-        assert not (await store.maintain()).due
+        assert (True, 1) == attrs.astuple(await admin.maintain(store))[::-1]
+        assert not (await admin.maintain(store)).due
     async with opened(tmp_path, clock=clock) as (_, store):
-        assert not (await store.maintain()).due
+        assert not (await admin.maintain(store)).due
 
 
 DAYS = st.lists(st.integers(0, 120), min_size=1, max_size=6)
@@ -1263,10 +1269,10 @@ async def test_single_wrong_clock_reading_prunes_no_young_link(before, after, wr
             for days, error in [*((each, 0) for each in before), (0, wrong), *((each, 0) for each in after)]:
                 true += days * 86400
                 clock.now = true + error * 86400
-                await store.maintain()
+                await admin.maintain(store)
                 for memory, at in made.items():
                     if true - at <= 30 * 86400:
-                        assert "temporal" in {link.link_type for link in await store.links_of(memory)}
+                        assert "temporal" in {link.link_type for link in await store.links(memory)}
                 if not error:
                     first = await store.save_context(f"the {len(made)}th weather")
                     made[first.id] = clock.now
@@ -1292,10 +1298,10 @@ async def test_restored_backup_contains_all_memories_and_links(tmp_path):
     async with Session.open(tmp_path / "a", embedder=SMALL, settings=Settings()) as session:
         await filled(session.memories, 6)
         saving = asyncio.gather(*(session.memories.save_context(f"note {number}") for number in range(40)))
-        await session.backup(tmp_path / "b")
+        await admin.backup(session, tmp_path / "b")
         await saving
     async with Session.open(tmp_path / "b", embedder=SMALL) as session:
         assert 6 <= await session.memories.count() <= 46
-        assert not [finding for finding in (await session.check()).findings if finding.severity == "error"]
+        assert not [finding for finding in (await admin.check(session)).findings if finding.severity == "error"]
         vector = await session.memories._engine.read(lambda reader: reader.vectors(0))
         assert np.isfinite(vector).all()

@@ -16,7 +16,7 @@ from hypothesis import settings
 from memory_helpers import SMALL, OpenedDirectory
 
 import mama_structs
-from mama_structs import Session
+from mama_structs import Session, admin
 from mama_structs.errors import InvalidArgument, MamaStructsError, MemoryNotFound, SessionClosed, WrongLoop
 from mama_structs.settings import MemorySettings, Settings
 
@@ -87,11 +87,11 @@ async def test_changes_of_other_process_are_visible_at_next_call(tmp_path):
     async with Session.open(tmp_path, embedder=SMALL) as session:
         store = session.memories
         with Servant(tmp_path) as other:
-            first = other.save_decision("auth", "use JWT for the login", "quick")
+            first = other.save_decision("use JWT for the login", topic="auth", reasoning="quick")
             assert first == (await store.get(first)).id
             assert first == (await store.search("JWT login"))[0].memory.id
-            second = (await store.supersede(first, "use sessions for the login", "safe")).id
-            assert [second, first] == other.recent()
+            second = (await store.supersede(first, "use sessions for the login", reasoning="safe")).id
+            assert [second, first] == other.list()
             assert second == other.search("sessions login")[0]
             assert second == other.traverse(first)[0]
             other.set_outcome(first, "FAILED", reason="tokens leak")
@@ -101,14 +101,14 @@ async def test_changes_of_other_process_are_visible_at_next_call(tmp_path):
             await store.delete(reason.id)
             assert reason.id not in other.traverse(first)
             link = other.link(second, first, "refines")
-            assert link in {one.id for one in await store.links_of(first)}
+            assert link in {one.id for one in await store.links(first)}
             await store.unlink(link)
-            assert link not in other.links_of(first)
+            assert link not in other.links(first)
             other.delete(first)
             with pytest.raises(MemoryNotFound):
                 await store.get(first)
-            assert [second] == [memory.id for memory in await store.by_topic("auth")]
-        assert not [finding for finding in (await session.check()).findings if finding.severity == "error"]
+            assert [second] == [memory.id for memory in await store.history(topic="auth")]
+        assert not [finding for finding in (await admin.check(session)).findings if finding.severity == "error"]
 
 
 HOLDER = """
@@ -152,11 +152,11 @@ def held(journal, *, after_a_crash):
 async def test_session_opens_and_searches_while_other_process_holds_lock(tmp_path, after_a_crash):
     """Reading needs no lock and opening writes nothing, even with the write-ahead log of a killed process."""
     async with Session.open(tmp_path, embedder=SMALL) as session:
-        await session.memories.save_decision("auth", "Use JWT for logins", "stateless")
+        await session.memories.save_decision("Use JWT for logins", topic="auth", reasoning="stateless")
     with held(tmp_path / "journal", after_a_crash=after_a_crash):
         async with Session.open(tmp_path, embedder=SMALL) as session:
             assert ["Use JWT for logins"] == [hit.memory.content for hit in await session.memories.search("JWT")]
-            assert (await session.check()).ok
+            assert (await admin.check(session)).ok
 
 
 async def test_cached_traversal_is_invalidated_by_change_of_other_process(tmp_path):
@@ -164,9 +164,9 @@ async def test_cached_traversal_is_invalidated_by_change_of_other_process(tmp_pa
     alone = MemorySettings(linking="off")
     place, elsewhere = (OpenedDirectory.open(tmp_path, settings=alone) for _ in range(2))
     store, other = await place.memories(), await elsewhere.memories()
-    chain = [await store.save_decision("auth", "step 0", "")]
+    chain = [await store.save_decision("step 0", topic="auth", reasoning="")]
     for number in range(1, 4):
-        chain.append(await store.supersede(chain[-1].id, f"step {number}", ""))
+        chain.append(await store.supersede(chain[-1].id, f"step {number}", reasoning=""))
     apart = [await other.save_checkpoint("far from all this") for _ in range(2)]
 
     async def reached():
@@ -178,7 +178,7 @@ async def test_cached_traversal_is_invalidated_by_change_of_other_process(tmp_pa
     assert before == await reached()
     assert hits + 1 == store._shared.cache.statistics["hits"]
     assert "association" == (await other.link(apart[0].id, apart[1].id, "contradicts")).link_type
-    await other.set_outcome((await other.save_decision("x", "y", "")).id, "SUCCESS")
+    await other.set_outcome((await other.save_decision("y", topic="x", reasoning="")).id, "SUCCESS")
     assert before == await reached()
     assert hits + 2 == store._shared.cache.statistics["hits"]
     link = await other.link(apart[0].id, chain[3].id, "implements")
@@ -192,10 +192,10 @@ async def test_cached_traversal_is_invalidated_by_change_of_other_process(tmp_pa
     )
     await other.delete(chain[2].id)
     assert {chain[1].id} == await reached()
-    await other.rebuild()
-    more = await other.supersede(chain[1].id, "step 4", "")
+    await admin.rebuild(other)
+    more = await other.supersede(chain[1].id, "step 4", reasoning="")
     assert {chain[1].id, more.id} == await reached()
-    await store.rebuild()
+    await admin.rebuild(store)
     await other.delete(more.id)
     assert {chain[1].id} == await reached()
     assert [] == await place.findings() == await elsewhere.findings()
@@ -270,15 +270,15 @@ def test_four_processes_write_and_search_one_directory(tmp_path):
             while any(thread.is_alive() for thread in threads):
                 with guard:
                     told = set(acknowledged)
-                assert told <= {memory.id for memory in await session.memories.recent(limit=10**6)}
+                assert told <= {memory.id for memory in await session.memories.list(limit=10**6)}
                 looks += 1
                 # Stop after a number of reads, because the time that they take depends on the machine.
                 if looks > LOOKS and len(told) > 40:
                     stop.touch()
                 await asyncio.sleep(0.2)
-            assert {*acknowledged} <= {memory.id for memory in await session.memories.recent(limit=10**6)}
+            assert {*acknowledged} <= {memory.id for memory in await session.memories.list(limit=10**6)}
             assert len(acknowledged) == await session.memories.count()
-            findings = (await session.check()).findings
+            findings = (await admin.check(session)).findings
             assert [] == [finding for finding in findings if finding.kind != "sqlite"]
         return looks
 
@@ -306,7 +306,7 @@ async def test_sessions_of_one_process_see_each_others_changes(tmp_path):
     forked = second.fork()
     saved = [await one.memories.save_context(f"note {number}") for number, one in enumerate([first, second, forked])]
     for one in (first, second, forked):
-        assert list(reversed(saved)) == await one.memories.recent()
+        assert list(reversed(saved)) == await one.memories.list()
     await first.close()
     with pytest.raises(SessionClosed):
         await first.memories.count()
@@ -318,7 +318,7 @@ async def test_sessions_of_one_process_see_each_others_changes(tmp_path):
     with pytest.raises(SessionClosed):
         await forked.memories.count()
     async with Session.open(tmp_path, embedder=SMALL) as session:
-        assert list(reversed(saved)) == await session.memories.recent()
+        assert list(reversed(saved)) == await session.memories.list()
 
 
 async def test_sessions_of_one_process_must_agree_on_shared_settings(tmp_path):
@@ -407,7 +407,7 @@ def test_loop_closed_without_session_does_not_block_directory(tmp_path):
             assert memory == await other.memories.get(memory.id)
             await other.memories.save_context("more")
             assert 2 == await other.memories.count()
-            assert not [finding for finding in (await other.check()).findings if finding.severity == "error"]
+            assert not [finding for finding in (await admin.check(other)).findings if finding.severity == "error"]
 
     asyncio.run(again())
     with pytest.raises(WrongLoop):
@@ -493,8 +493,8 @@ async def test_close_during_calls_completes_or_fails_each_call(tmp_path):
 
     assert all(isinstance(result, MamaStructsError) for result in results if isinstance(result, BaseException)), results
     async with Session.open(tmp_path, embedder=SMALL) as again:
-        found = {memory.id for memory in await again.memories.recent(limit=100)}
+        found = {memory.id for memory in await again.memories.list(limit=100)}
         assert {memory.id for memory in saved} <= found
         with contextlib.suppress(MemoryNotFound):
             await again.memories.delete("nothing")
-        assert not [finding for finding in (await again.check()).findings if finding.severity == "error"]
+        assert not [finding for finding in (await admin.check(again)).findings if finding.severity == "error"]

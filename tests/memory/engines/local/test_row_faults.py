@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_helpers import SMALL, OpenedDirectory
 
+from mama_structs import admin
 from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreDamaged
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import Calibration
@@ -122,14 +123,14 @@ PLANTED = {
 async def test_invalid_row_is_left_out_and_reported(tmp_path, name):
     """Opening and rebuilding continue without it, and no message quotes its content."""
     async with opened(tmp_path) as (_, store):
-        saved = [await store.save_decision(f"topic {n}", f"secret{n}", "because") for n in range(3)]
+        saved = [await store.save_decision(f"secret{n}", topic=f"topic {n}", reasoning="because") for n in range(3)]
     await plant(tmp_path, PLANTED[name])
 
     async with opened(tmp_path) as (_, store):
-        assert [saved[2].id, saved[0].id] == [memory.id for memory in await store.recent()]
-        (line,) = await store.rebuild()
+        assert [saved[2].id, saved[0].id] == [memory.id for memory in await store.list()]
+        (line,) = await admin.rebuild(store)
         assert 2 == await store.count()
-        findings = {finding.key: finding for finding in await store.check() if finding.kind == "damaged"}
+        findings = {finding.key: finding for finding in await admin.check(store) if finding.kind == "damaged"}
         later = await store.save_context("later")
         assert later == await store.get(later.id)
     ((key, finding),) = findings.items()
@@ -230,10 +231,10 @@ async def test_check_reports_malformed_keys_and_orphaned_vectors(tmp_path):
     async with opened(tmp_path) as (_, store):
         for number in range(3):
             await store.save_context(f"note {number}")
-        await store.delete((await store.recent())[0].id)
-        assert [] == await store.check()
+        await store.delete((await store.list())[0].id)
+        assert [] == await admin.check(store)
         await (await engine_of(store)).write(lambda writer: work(writer._rows_to_write))
-        findings = await store.check()
+        findings = await admin.check(store)
 
     assert {
         ("error", "foreign", "memories/default/c/zz"),
@@ -254,7 +255,7 @@ async def test_check_continues_while_memories_change(tmp_path, monkeypatch):
     monkeypatch.setattr(engine_module, "CHECK_PAGE_ROWS", 2)
     async with opened(tmp_path) as (_, store):
         saved = [await store.save_context(f"note {number} about thing {number}") for number in range(9)]
-        await store.export_jsonl(tmp_path / "x")
+        await admin.export_jsonl(store, tmp_path / "x")
         engine = await engine_of(store)
         inspect, looks = engine._run_read, []
 
@@ -263,11 +264,11 @@ async def test_check_continues_while_memories_change(tmp_path, monkeypatch):
             if len(looks) == 3:
                 for memory in saved[:2]:
                     await store.delete(memory.id)
-                await store.import_jsonl(tmp_path / "x")
+                await admin.import_jsonl(store, tmp_path / "x")
             return await inspect(look)
 
         monkeypatch.setattr(engine, "_run_read", counted)
-        assert [] == await store.check()
+        assert [] == await admin.check(store)
 
     assert len(looks) > 9
 
@@ -288,14 +289,14 @@ async def test_export_during_rebuild_contains_every_memory_once(tmp_path, monkey
         async def between(plan):
             reads.append(plan)
             if len(reads) == 3:
-                await store.rebuild()
+                await admin.rebuild(store)
                 await store.save_context("meanwhile")
                 await store.delete(saved[19].id)
             return await read(plan)
 
         monkeypatch.setattr(engine, "read", between)
-        assert 13 == await store.export_jsonl(tmp_path / "x")
-        there = {memory.id for memory in await store.recent(limit=99)}
+        assert 13 == await admin.export_jsonl(store, tmp_path / "x")
+        there = {memory.id for memory in await store.list(limit=99)}
     lines = [json.loads(line) for line in (tmp_path / "x").read_text().splitlines()[1:-1]]
     exported = [line["memory"]["id"] for line in lines]
 
@@ -312,7 +313,7 @@ async def test_import_during_reembed_stores_no_old_vectors(tmp_path, monkeypatch
     async with opened(tmp_path / "a") as (_, store):
         for number in range(6):
             await store.save_context(f"note {number} about thing {number}")
-        await store.export_jsonl(tmp_path / "x")
+        await admin.export_jsonl(store, tmp_path / "x")
     async with Session.open(tmp_path / "b", embedder=SMALL) as session:
         store = session.memories
         engine = await engine_of(store)
@@ -321,13 +322,13 @@ async def test_import_during_reembed_stores_no_old_vectors(tmp_path, monkeypatch
         async def between(plan):
             writes.append(plan)
             if len(writes) == 2:
-                await store.reembed(Opposite())
+                await admin.reembed(store, Opposite())
             return await write(plan)
 
         monkeypatch.setattr(engine, "write", between)
         with pytest.raises(EmbedderMismatch, match="was changed to") as caught:
-            await store.import_jsonl(tmp_path / "x")
-        imported = await store.import_jsonl(tmp_path / "x")
+            await admin.import_jsonl(store, tmp_path / "x")
+        imported = await admin.import_jsonl(store, tmp_path / "x")
         found = await engine.read(lambda reader: [(one.memory.content, one.vectors) for one in reader.scan()])
 
     assert "repeat" in caught.value.hint
@@ -377,8 +378,8 @@ async def test_views_with_mostly_deleted_nodes_are_rebuilt(tmp_path, monkeypatch
                 await store.delete(memory.id)
             saved = saved[count:]
             sizes.append(len((await engine_of(store))._views.memory_table))
-            assert saved[::-1] == await store.recent(limit=99)
-            assert [] == await store.check()
+            assert saved[::-1] == await store.list(limit=99)
+            assert [] == await admin.check(store)
 
     assert [12, 12, 7] == sizes
 
@@ -394,14 +395,14 @@ async def test_inconsistent_snapshot_is_not_used(tmp_path, monkeypatch):
 
     monkeypatch.setattr(loading, "_restore_snapshot", broken)
     async with opened(tmp_path) as (_, store):
-        assert saved[::-1] == await store.recent()
+        assert saved[::-1] == await store.list()
 
 
 async def test_marker_of_unreadable_change_is_none(tmp_path):
     """Writing and loading snapshots still work."""
     async with opened(tmp_path) as (_, store):
         await store.save_context("note")
-        await store.delete((await store.recent())[0].id)
+        await store.delete((await store.list())[0].id)
         engine = await engine_of(store)
         marks = []
 
@@ -466,7 +467,7 @@ async def test_special_file_in_place_of_view_does_not_block(tmp_path, kind, name
 
     async with opened(tmp_path / "a") as (_, store):
         assert 2 == await store.count()
-        assert [] == await store.check()
+        assert [] == await admin.check(store)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no modes")

@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from mama_structs.memory.types.codec import Entry, ceil_milliseconds, mutable_columns
 from mama_structs.memory.types.duplicates import NO_FINGERPRINT
-from mama_structs.memory.types.engine import NEVER_EXPIRES_MS, Filter, NodeAttributes, Nodes, filter_names, to_nfc
+from mama_structs.memory.types.engine import NEVER_EXPIRES_MS, EngineFilter, NodeAttributes, Nodes, filter_names, to_nfc
 from mama_structs.memory.types.model import ORIGINS, MemoryType, from_milliseconds, to_milliseconds
 
 Array = NDArray[Any]
@@ -197,7 +197,7 @@ MAX_HOLES_SKIPPED: Final = 16
 MAX_SUGGESTION_CHARS: Final = 200
 MIN_ID_PART_CHARS: Final = 3
 
-EMPTY_FILTER: Final = Filter()
+EMPTY_FILTER: Final = EngineFilter()
 NO_NODES: Final = np.empty(0, np.int64)
 
 
@@ -253,7 +253,7 @@ class MemoryTable:
         self._by_topic = SortedRows()
         self._by_number = SortedRows()
         self._by_wording = SortedRows()
-        self._masks: LRUCache[Filter | None, Mask] = LRUCache(MAX_CACHED_MASKS)
+        self._masks: LRUCache[EngineFilter | None, Mask] = LRUCache(MAX_CACHED_MASKS)
         # Distinct expiry times of memories, sorted. None if they must be computed again.
         self._ends: Rows | None = None
 
@@ -396,12 +396,12 @@ class MemoryTable:
         found: Nodes = first + np.flatnonzero(self._rows["alive"][first:])
         return found[:limit]
 
-    def count(self, where: Filter | None = None) -> int:
+    def count(self, where: EngineFilter | None = None) -> int:
         """Return the number of memories that pass a filter, or of all memories."""
         mask = None if where is None else self.mask(where)
         return len(self._node_of) if mask is None else int(np.count_nonzero(mask))
 
-    def mask(self, where: Filter | None) -> Mask | None:
+    def mask(self, where: EngineFilter | None) -> Mask | None:
         """Return a read-only mask of the nodes that pass a filter, or None if all nodes pass."""
         where = self._normalize_filter(where)
         if where is None and len(self._node_of) == len(self):
@@ -413,7 +413,9 @@ class MemoryTable:
             self._masks[where] = mask
         return mask
 
-    def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> Nodes:
+    def window(
+        self, where: EngineFilter | None = None, *, newest_first: bool = True, limit: int | None = None
+    ) -> Nodes:
         """Return nodes that pass a filter, sorted by creation time. Equal times are sorted in save order."""
         where, created = self._normalize_filter(where), self._rows["created"]
         of_topic = None if where is None or where.topic is None else self._find_by_topic(where.topic)
@@ -585,7 +587,7 @@ class MemoryTable:
         self._masks.clear()
         self._ends = None
 
-    def _normalize_filter(self, where: Filter | None) -> Filter | None:
+    def _normalize_filter(self, where: EngineFilter | None) -> EngineFilter | None:
         """
         Return an equivalent filter, to use as a cache key.
 
@@ -599,13 +601,13 @@ class MemoryTable:
             where = attrs.evolve(where, valid_at=from_milliseconds(int(self._ends[over - 1])) if over else None)
         return None if where == EMPTY_FILTER else where
 
-    def _build_mask(self, where: Filter) -> Mask:
+    def _build_mask(self, where: EngineFilter) -> Mask:
         mask = np.zeros(len(self), np.bool_)
         mask[self._filter_nodes(None, where)] = True
         mask &= self._rows["alive"]
         return mask
 
-    def _filter_nodes(self, nodes: Nodes | None, where: Filter) -> Nodes:
+    def _filter_nodes(self, nodes: Nodes | None, where: EngineFilter) -> Nodes:
         """
         Return the *nodes* that pass a filter, in the same order.
 

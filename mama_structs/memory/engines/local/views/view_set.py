@@ -25,7 +25,7 @@ from mama_structs.memory.engines.local.views.snapshots import Generation, Snapsh
 from mama_structs.memory.engines.local.views.vector_index import VectorIndex
 from mama_structs.memory.engines.local.views.word_index import WordIndex
 from mama_structs.memory.types.codec import Entry, indexed_terms, mutable_columns
-from mama_structs.memory.types.engine import Filter, filter_names
+from mama_structs.memory.types.engine import EngineFilter, filter_names
 from mama_structs.memory.types.model import Link, Memory, MemoryType
 from mama_structs.memory.types.text_analysis import ANALYSIS_VERSION
 from mama_structs.storage.sealed_rows import DamagedValue, Snapshot
@@ -151,7 +151,7 @@ class ViewSet:
     def count(self) -> None:
         """Recount the memories of each type after the memory table was loaded."""
         self._counts = Counter(
-            {kind.value: self.memory_table.count(Filter(types=frozenset({kind}))) for kind in MemoryType}
+            {kind.value: self.memory_table.count(EngineFilter(types=frozenset({kind}))) for kind in MemoryType}
         )
 
     def stats(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.memory.engines.local.views.memory_table import MemoryRow, MemoryTable
-from mama_structs.memory.types.engine import NEVER_EXPIRES_MS, Filter
+from mama_structs.memory.types.engine import NEVER_EXPIRES_MS, EngineFilter
 from mama_structs.memory.types.model import ORIGINS, MemoryType, from_milliseconds
 
 TYPES = tuple(MemoryType)
@@ -61,12 +61,12 @@ fields = {
     "evidence": st.frozensets(st.just(EVIDENCE), max_size=1),
 }
 # Draw filters with a single field, too, because filters with all fields rarely match.
-filters = st.sampled_from(sorted(fields)).flatmap(lambda name: st.builds(Filter, **{name: fields[name]}))
-filters |= st.builds(Filter, **{name: st.none() | values for name, values in fields.items()})
+filters = st.sampled_from(sorted(fields)).flatmap(lambda name: st.builds(EngineFilter, **{name: fields[name]}))
+filters |= st.builds(EngineFilter, **{name: st.none() | values for name, values in fields.items()})
 
 
 def mentioned(catalogue, mention):
-    return sorted(catalogue.window(Filter(mentions=frozenset({mention}))).tolist())
+    return sorted(catalogue.window(EngineFilter(mentions=frozenset({mention}))).tolist())
 
 
 def played(steps, where=None):
@@ -193,7 +193,7 @@ def test_topics_and_mentions_find_their_memories(steps):
     )
     for topic in [*TOPICS, "unknown"]:
         expected = [node for node, row in model.items() if row["topic"] is not None and nfc(row["topic"]) == nfc(topic)]
-        assert expected == sorted(catalogue.window(Filter(topic=topic)).tolist())
+        assert expected == sorted(catalogue.window(EngineFilter(topic=topic)).tolist())
     for mention in ("1-11", "2-1", "0-1", "9-9"):
         expected = [node for node, row in model.items() if mention in row["mentions"]]
         assert expected == mentioned(catalogue, mention)
@@ -216,7 +216,7 @@ def test_validity_filter_is_cached_until_next_expiry():
     """The mask of unexpired memories is reused until one expires, and costs nothing if none ever expires."""
     catalogue = catalogue_of("one", "two")
     catalogue.add(MemoryRow(**memory("three", number=3, ends_ms=BASE + 5)))
-    masks = [catalogue.mask(Filter(valid_at=from_milliseconds(BASE + more))) for more in (0, 4, 5, 90)]
+    masks = [catalogue.mask(EngineFilter(valid_at=from_milliseconds(BASE + more))) for more in (0, 4, 5, 90)]
 
     assert masks[0] is None
     assert masks[1] is None
@@ -292,7 +292,7 @@ def test_reused_number_refers_to_later_memory():
 
 def test_masks_are_read_only():
     """Masks are shared between callers, so they must not be changed."""
-    mask = catalogue_of("a").mask(Filter(topic="x"))
+    mask = catalogue_of("a").mask(EngineFilter(topic="x"))
 
     with pytest.raises(ValueError, match="read-only"):
         mask[0] = True
@@ -374,9 +374,9 @@ def test_time_bounds_have_submillisecond_precision():
     catalogue = catalogue_of("a")
     bound = from_milliseconds(BASE) + timedelta(microseconds=500)
 
-    assert (0, 1) == (catalogue.count(Filter(since=bound)), catalogue.count(Filter(until=bound)))
-    assert [] == catalogue.window(Filter(since=bound)).tolist()
-    assert [0] == catalogue.window(Filter(until=bound)).tolist()
+    assert (0, 1) == (catalogue.count(EngineFilter(since=bound)), catalogue.count(EngineFilter(until=bound)))
+    assert [] == catalogue.window(EngineFilter(since=bound)).tolist()
+    assert [0] == catalogue.window(EngineFilter(until=bound)).tolist()
 
 
 def test_window_sorts_memories_saved_out_of_order():
@@ -395,7 +395,7 @@ def test_window_sorts_memories_saved_out_of_order():
 def test_cached_mask_is_invalidated_by_any_change():
     """After each kind of change, the mask is computed again."""
     catalogue = catalogue_of("a", topic="x")
-    where = Filter(topic="x")
+    where = EngineFilter(topic="x")
     seen = [catalogue.count(where)]
     changes = [
         lambda: catalogue.add(MemoryRow(**memory("b", number=1, topic="x"))),
