@@ -182,7 +182,7 @@ async def memory_cases(session: Session, folder: Path, size: int) -> dict[str, C
         "links": lambda: consume(memories._iter_links()),
         "load_context": lambda: memories.details(first.id),
         "stats": memories.stats,
-        "about": lambda: memories.list(predicate=Filter(mentions="1-11")),
+        "about": lambda: memories.list(where=Filter(mentions="1-11")),
         "traverse": lambda: memories.traverse(first.id),
         "call, save/insight": lambda: session.call("save/insight", {"content": long[:100_000]}),
         "call, search": lambda: session.call("search/by_context", {"query": query}),
@@ -259,8 +259,8 @@ async def lifecycle(folder: Path) -> dict[str, Case]:
         "open": open_again,
         "warm_up": lambda: Session.preload(opened[-1]),
         "close": lambda: opened.pop().close(),
-        "conversations": lambda: Session.conversations(folder / "store"),
-        "copy": lambda: Session.copy(folder / "store", folder / "copied"),
+        "conversations": lambda: admin.list_conversations(folder / "store"),
+        "copy": lambda: admin.copy(folder / "store", folder / "copied"),
     }
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 from _common import arguments, report
 
-from mama_structs.importers.mama_v1 import migrate_v1, read_v1, rollback_v1
+from mama_structs.importers import migrate_v1, read_v1, rollback_v1
 from mama_structs.importers.mama_v1.migration_plan import build_plan
 from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.factory import default_embedder

@@ -1,39 +1,51 @@
 """
 Administration of stores: checks, backups, copies, maintenance, namespaces and conversations.
 
-A *store* is a location (a directory or the URL of a server) or an open `Session`. Functions that need the memories of
-one namespace open a location for the duration of the call, with the namespace of *namespace*; a session uses its own.
+A *store* is a location (a directory or the URL of a server) or an open `Session`. A location is opened for the duration
+of the call, with the namespace *namespace* or ``"default"``. A session uses its own namespace. Functions that concern
+only memories also accept a `MemoryStore`. None of them needs the embedder that the store was written with.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
+from mama_structs._internal.event_loop import LoopGuard, run_in_own_thread, run_to_completion
+from mama_structs._internal.sync_proxy import SyncProxy
 from mama_structs._internal.validation import TimeInput
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import InvalidArgument, UnknownNamespace
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.graph.results import JsonlImport
 from mama_structs.memory.store import maintenance
+from mama_structs.memory.store.factory import UnavailableEmbedder, open_memories
 from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.copy_report import CopyReport
 from mama_structs.memory.types.model import MaintenanceReport
-from mama_structs.memory.upkeep.namespace_services import NamespaceServices
+from mama_structs.memory.types.namespace_erasure import NamespaceErasure
+from mama_structs.memory.types.requests import check_file, check_namespace, check_progress
+from mama_structs.memory.upkeep.jsonl_transfer import read_export_embedder
 from mama_structs.refs.conversations.conversation_info import ConversationInfo
 from mama_structs.session import upkeep
-from mama_structs.session.location import check_store
+from mama_structs.session.backend import Backend, open_backend
+from mama_structs.session.location import check_location, check_store
 from mama_structs.session.session import Session
 from mama_structs.session.store_copy import copy_store
+from mama_structs.session.wiring import make_text_eraser
+from mama_structs.settings import MemorySettings, Settings
 from mama_structs.storage.sqlite_errors import CheckReport
+from mama_structs.tools.wire_names import make_name_hint
 
 __all__ = [
     "backup",
     "check",
     "copy",
     "delete_conversation",
+    "delete_namespace",
     "export_jsonl",
     "import_jsonl",
     "list_conversations",
@@ -49,31 +61,84 @@ Store: TypeAlias = str | os.PathLike[str] | Session
 Progress: TypeAlias = Callable[[int, int], object]
 """Called with the amount of finished work and the total."""
 
+_LOCATION_TYPES: Final = (str, os.PathLike)
+
 
 @contextlib.asynccontextmanager
-async def _opened(store: Store | MemoryStore, namespace: str | None) -> AsyncIterator[Session | MemoryStore]:
-    """Yield an open session unchanged, or open a location for the duration of the block."""
+async def _opened_backend(store: Store) -> AsyncIterator[Backend]:
+    """Yield the backend of an open session, or open an existing store for the duration of the block."""
+    if isinstance(store, Session):
+        store._check()
+        yield store._shared.home
+    elif isinstance(store, _LOCATION_TYPES):
+        async with open_backend(await check_store(store)) as home:
+            yield home
+    else:
+        raise _not_a_store_error(store)
+
+
+@contextlib.asynccontextmanager
+async def _opened_memories(
+    store: Store | MemoryStore, namespace: str | None, *, export: Path | None = None
+) -> AsyncIterator[tuple[MemoryStore, Backend | None]]:
+    """
+    Yield the memories of an open session with its backend, or open a location for the duration of the block.
+
+    A `MemoryStore` has no backend. An *export* is to be imported: the location may be missing, and the embedder that
+    computed the vectors in the export becomes that of a new namespace.
+    """
     if isinstance(store, Session | MemoryStore):
-        own = store.namespace
-        if namespace is not None and namespace != own:
-            hint = "pass the location of the store, or leave namespace out"
-            raise InvalidArgument(f"namespace must be that of the session, {own!r:.80}", hint=hint)
-        yield store
+        _check_own_namespace(store, namespace)
+        if isinstance(store, MemoryStore):
+            yield store, None
+        else:
+            store._check()
+            yield store.memories, store._shared.home
         return
-    if not isinstance(store, str | os.PathLike):
-        hint = "pass a directory, the URL of a server, or an open session"
-        raise InvalidArgument(f"store must be a location or a session, got {type(store).__name__}", hint=hint)
-    await check_store(store)
-    async with Session.open(store, namespace="default" if namespace is None else namespace) as session:
-        yield session
+    if not isinstance(store, _LOCATION_TYPES):
+        raise _not_a_store_error(store)
+    name = "default" if namespace is None else check_namespace(namespace)
+    record = None if export is None else await run_in_own_thread(lambda: read_export_embedder(export))
+    location = check_location(store) if export is not None else await check_store(store)
+    async with open_backend(location) as home:
+        known = await home.namespaces()
+        # In an empty store, the default namespace is valid.
+        if export is None and name not in (known or ("default",)):
+            raise UnknownNamespace(name, hint=make_name_hint(name, known))
+        memories, close = await open_memories(
+            home.engines,
+            namespace=name,
+            embedder=UnavailableEmbedder(record),
+            settings=MemorySettings(),
+            loop=LoopGuard("store"),
+            find_mentions=lambda _text: (),
+            erase_texts=make_text_eraser(functools.partial(home.erase_texts, namespace=name)),
+        )
+        try:
+            yield memories, home
+        finally:
+            await run_to_completion(close())
 
 
-@contextlib.asynccontextmanager
-async def _services(store: Store | MemoryStore, namespace: str | None) -> AsyncIterator[NamespaceServices]:
-    """Yield the services of the memories of a store."""
-    async with _opened(store, namespace) as opened:
-        memories = opened.memories if isinstance(opened, Session) else opened
-        yield memories._shared
+def _check_own_namespace(store: Session | MemoryStore, namespace: str | None) -> None:
+    """Raise if *namespace* is not the one that an open session writes."""
+    if namespace is not None and check_namespace(namespace) != store.namespace:
+        hint = "pass the location of the store, or omit namespace"
+        raise InvalidArgument(f"namespace must be {store.namespace!r:.80}, that of the session", hint=hint)
+
+
+def _not_a_store_error(store: object) -> InvalidArgument:
+    hint = "pass a directory, the URL of a server, or an open session"
+    if isinstance(store, SyncProxy):
+        hint = "for this session: from mama_structs.sync import admin"
+    return InvalidArgument(f"store must be a location or an open Session, got {type(store).__name__}", hint=hint)
+
+
+def _namespace_of(store: Store, namespace: str | None) -> str:
+    """Return the given namespace, or that of an open session, or ``"default"``."""
+    if namespace is not None:
+        return check_namespace(namespace)
+    return store.namespace if isinstance(store, Session) else "default"
 
 
 async def check(
@@ -94,12 +159,10 @@ async def check(
         StoreError: The store cannot be read at all.
 
     """
-    async with _opened(store, namespace) as opened:
-        if isinstance(opened, MemoryStore):
-            return CheckReport(tuple(await maintenance.check(opened._shared, progress)))
-        files = await opened._shared.home.check()
-        memories = await maintenance.check(opened.memories._shared, progress)
-        return CheckReport((*files, *memories))
+    check_progress(progress)
+    async with _opened_memories(store, namespace) as (memories, home):
+        files = [] if home is None else await home.check()
+        return CheckReport((*files, *await maintenance.check(memories._shared, progress)))
 
 
 async def maintain(store: Store | MemoryStore, *, namespace: str | None = None) -> MaintenanceReport:
@@ -119,13 +182,14 @@ async def maintain(store: Store | MemoryStore, *, namespace: str | None = None) 
         StoreError: The store cannot be written to.
 
     """
-    async with _opened(store, namespace) as opened:
-        if isinstance(opened, MemoryStore):
-            return await maintenance.maintain(opened._shared)
-        opened._check()
-        home, conversation = opened._shared.home, opened._conversation
-        await upkeep.expire_conversations(home, conversation, opened.settings)
-        return await maintenance.maintain(opened.memories._shared)
+    async with _opened_memories(store, namespace) as (memories, home):
+        if isinstance(store, Session):
+            await upkeep.expire_conversations(
+                store._shared.home, store.namespace, store.settings, now=store.refs._now()
+            )
+        elif home is not None:
+            await upkeep.expire_conversations(home, memories.namespace, Settings(), now=memories._shared.now)
+        return await maintenance.maintain(memories._shared)
 
 
 async def prune(store: Store | MemoryStore, *, namespace: str | None = None, now: TimeInput | None = None) -> int:
@@ -138,8 +202,8 @@ async def prune(store: Store | MemoryStore, *, namespace: str | None = None, now
         now: The time from which ages are computed; None for the present.
 
     """
-    async with _services(store, namespace) as shared:
-        return await maintenance.prune(shared, shared.resolve_time("now", now))
+    async with _opened_memories(store, namespace) as (memories, _):
+        return await maintenance.prune(memories._shared, memories._shared.resolve_time("now", now))
 
 
 async def rebuild(
@@ -159,8 +223,9 @@ async def rebuild(
         A line for each damaged row. Damaged rows are excluded from now on.
 
     """
-    async with _services(store, namespace) as shared:
-        return await maintenance.rebuild(shared, progress)
+    check_progress(progress)
+    async with _opened_memories(store, namespace) as (memories, _):
+        return await maintenance.rebuild(memories._shared, progress)
 
 
 async def reembed(
@@ -191,8 +256,14 @@ async def reembed(
         EmbeddingFailed: The embedder failed; the old embedder and its vectors stay in use.
 
     """
-    async with _services(store, namespace) as shared:
-        return await maintenance.reembed(shared, embedder, progress)
+    check_progress(progress)
+    async with _opened_memories(store, namespace) as (memories, _):
+        if memories.read_namespaces:
+            raise InvalidArgument(
+                "a session that reads other namespaces cannot change its embedder",
+                hint="pass the location, and call reembed for each namespace",
+            )
+        return await maintenance.reembed(memories._shared, embedder, progress)
 
 
 async def export_jsonl(
@@ -215,8 +286,8 @@ async def export_jsonl(
         progress: Called with the number of written memories and their total number.
 
     """
-    async with _services(store, namespace) as shared:
-        return await maintenance.export_jsonl(shared, path, progress)
+    async with _opened_memories(store, namespace) as (memories, _):
+        return await maintenance.export_jsonl(memories._shared, path, progress)
 
 
 async def import_jsonl(
@@ -243,8 +314,9 @@ async def import_jsonl(
         StoreError: The store cannot be written; lines that were already imported stay.
 
     """
-    async with _services(store, namespace) as shared:
-        return await maintenance.import_jsonl(shared, path, progress)
+    check_progress(progress)
+    async with _opened_memories(store, namespace, export=check_file(path)) as (memories, _):
+        return await maintenance.import_jsonl(memories._shared, path, progress)
 
 
 async def backup(store: Store, path: str | os.PathLike[str], *, progress: Progress | None = None) -> Path:
@@ -264,10 +336,8 @@ async def backup(store: Store, path: str | os.PathLike[str], *, progress: Progre
         StoreError: The copy failed; its files were removed.
 
     """
-    if isinstance(store, Session):
-        store._check()
-        return await upkeep.back_up(store._shared.home, path, progress)
-    async with upkeep.opened_backend(store) as home:
+    check_progress(progress)
+    async with _opened_backend(store) as home:
         return await upkeep.back_up(home, path, progress)
 
 
@@ -313,8 +383,39 @@ async def list_namespaces(store: Store) -> tuple[str, ...]:
         StoreError: The store cannot be read.
 
     """
-    async with upkeep.opened_backend(store) as home:
+    async with _opened_backend(store) as home:
         return await home.namespaces()
+
+
+async def delete_namespace(store: Store, name: str, *, progress: Progress | None = None) -> NamespaceErasure:
+    """
+    Erase all memories, records, conversations and texts of one namespace.
+
+    The deletion is atomic: a crash leaves either the whole namespace or nothing of it. Then the deleted data is removed
+    from disk. If that was interrupted, the next session that opens the store continues it, and so does another call.
+    Forks in other namespaces keep their contents. Backups and exports are not changed. A server retains only the name
+    and the number of the last change, so that sessions of other hosts notice the deletion.
+
+    Args:
+        store: A location, or an open session of another namespace.
+        name: The namespace to erase. It must not be open anywhere.
+        progress: Called with the number of finished steps and the total.
+
+    Returns:
+        The numbers of erased items, without any text. `NamespaceErasure.pending` names places that still contain data.
+
+    Raises:
+        InvalidArgument: *store* is no session's directory, or *name* is invalid.
+        UnknownNamespace: The store has no such namespace. The hint lists similar ones.
+        StoreBusy: A session of this or another process has the namespace open, or reads it. Nothing was erased.
+        StoreDamaged: A conversation of another namespace needs a row that cannot be read. Nothing was erased.
+        StoreError: The store cannot be written.
+
+    """
+    check_namespace(name)
+    check_progress(progress)
+    async with _opened_backend(store) as home:
+        return await home.delete_namespace(name, progress)
 
 
 async def list_conversations(store: Store, *, namespace: str | None = None) -> tuple[ConversationInfo, ...]:
@@ -330,8 +431,8 @@ async def list_conversations(store: Store, *, namespace: str | None = None) -> t
         StoreError: The store cannot be read.
 
     """
-    async with upkeep.opened_backend(store) as home:
-        return await home.conversations(upkeep.namespace_of(store, namespace))
+    async with _opened_backend(store) as home:
+        return await home.conversations(_namespace_of(store, namespace))
 
 
 async def delete_conversation(store: Store, name: str, *, namespace: str | None = None) -> None:
@@ -352,5 +453,5 @@ async def delete_conversation(store: Store, name: str, *, namespace: str | None 
         StoreDamaged: A row that one of its forks needs cannot be read.
 
     """
-    async with upkeep.opened_backend(store) as home:
-        await home.delete(name, namespace=upkeep.namespace_of(store, namespace))
+    async with _opened_backend(store) as home:
+        await home.delete(name, namespace=_namespace_of(store, namespace))

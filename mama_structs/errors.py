@@ -6,6 +6,7 @@ All errors that this package raises deliberately.
     MamaStructsError                         error             .hint: what to do about it
     ├─ InvalidArgument (ValueError)          invalid_argument  an argument breaks a rule
     │  ├─ InvalidSetting                     invalid_setting   .name: the setting or environment variable
+    │  ├─ NoSource (LookupError)             no_source         .entity_id: no source resolves ids of this form
     │  └─ UnknownNamespace (LookupError)     unknown_namespace .namespace
     ├─ StructsError                          source_error      the Structs chain, or another source of entities
     │  ├─ EntityNotFound (LookupError)       not_found         .entity_id
@@ -13,7 +14,7 @@ All errors that this package raises deliberately.
     │  ├─ StructsAPIError                    api_error         .status .code .message
     │  ├─ MalformedResponse (ValueError)     malformed         .path: a JSON path such as $.Player.guildId
     │  ├─ ResponseTooLarge                   too_large         .limit: bytes
-    │  └─ StructsUnreachable (ConnectionError)  unreachable
+    │  └─ StructsUnreachable (ConnectionError)  unreachable  .host .port
     ├─ QueryTimeout (TimeoutError)           timeout           .seconds
     ├─ UnknownTool (LookupError)             unknown_tool      .tool
     ├─ DescriptorError                       descriptor_error  .handle: the ref: or fd: handle, or None
@@ -28,9 +29,9 @@ All errors that this package raises deliberately.
     │  └─ ExportError                        export_error      .path: the requested path
     │     ├─ ExportExists (FileExistsError)  file_exists
     │     ├─ ExportMissing (FileNotFoundError)  file_not_found
-    │     ├─ PathDenied (PermissionError)    path_denied       outside the root, or not a regular file
+    │     ├─ PathDenied (PermissionError)    path_denied       .root: outside of it, or not a regular file
     │     ├─ ExportDenied (PermissionError)  permission_denied  the operating system denies access
-    │     └─ DiskFull (OSError)              disk_full
+    │     └─ ExportDiskFull (OSError)        disk_full
     ├─ MemoryStoreError                      memory_error      memories, links and their vectors
     │  ├─ MemoryNotFound (LookupError)       not_found         .memory_id .nearest
     │  ├─ LinkNotFound (LookupError)         not_found         .link_id
@@ -42,7 +43,7 @@ All errors that this package raises deliberately.
     │  └─ MigrationError                     migration_failed  .path: the old file, which is unchanged
     ├─ StoreError                            store_error       a session's directory, or its server
     │  ├─ StoreBusy (TimeoutError)           busy              .waited: seconds
-    │  ├─ StoreDiffers                       store_differs     .namespace .ids: items that differ from the copy
+    │  ├─ StoreMismatch                      store_differs     .namespace .ids: items that differ from the copy
     │  ├─ StoreFull (OSError)                store_full
     │  ├─ StoreDamaged                       store_damaged     .file .findings
     │  ├─ StoreReadOnly (PermissionError)    read_only         .namespace .role: if a server denies a role to write
@@ -131,8 +132,12 @@ class MamaStructsError(Exception):
         return _restore_error, (type(self), self.args), self.__dict__.copy()
 
     def __str__(self) -> str:
-        message = super().__str__()
+        message = f"{super().__str__()}{self._format_details()}"
         return f"{message} ({self.hint})" if self.hint else message
+
+    def _format_details(self) -> str:
+        """Return details for people. They are not part of `args`, so models do not see them."""
+        return ""
 
 
 @functools.cache
@@ -160,6 +165,13 @@ class InvalidSetting(InvalidArgument):
 
     type = "invalid_setting"
     name: str
+
+
+class NoSource(InvalidArgument, LookupError):
+    """No source of the session resolves ids such as *entity_id*."""
+
+    type = "no_source"
+    entity_id: str
 
 
 class StructsError(MamaStructsError):
@@ -223,9 +235,18 @@ class ResponseTooLarge(StructsError):
 
 
 class StructsUnreachable(StructsError, ConnectionError):
-    """No connection to the node, or the connection broke before the answer was complete."""
+    """
+    No connection to the node, or the connection broke before the answer was complete.
+
+    *host* and *port* are those of the node; None if unknown. ``str()`` names them, and models do not see them.
+    """
 
     type = "unreachable"
+    host: str | None = None
+    port: int | None = None
+
+    def _format_details(self) -> str:
+        return "" if self.host is None else f" at {self.host}{'' if self.port is None else f':{self.port}'}"
 
 
 class QueryTimeout(MamaStructsError, TimeoutError):
@@ -369,9 +390,17 @@ class ExportMissing(ExportError, FileNotFoundError):
 
 
 class PathDenied(ExportError, PermissionError):
-    """The path leaves the root, is not a regular file, or models may not write to it."""
+    """
+    The path leaves the root, is not a regular file, or models may not write to it.
+
+    *root* is the directory below which files are written. ``str()`` names it, and models do not see it.
+    """
 
     type = "path_denied"
+    root: str | None = None
+
+    def _format_details(self) -> str:
+        return "" if self.root is None else f"; the root is {self.root}"
 
 
 class ExportDenied(ExportError, PermissionError):

@@ -14,6 +14,8 @@ from typing import Final, Literal
 
 import attrs
 
+from mama_structs._internal.serialization import JsonMixin
+
 Origin = Literal["user", "model", "tool", "outside"]
 """Author of a text: the host's user, a model, a tool's result, or an outside source such as a page or a mail."""
 
@@ -58,7 +60,7 @@ def find_trusts(answer: object) -> Iterator[Origin]:
 
 
 @attrs.frozen
-class Provenance:
+class Provenance(JsonMixin):
     """
     Author of a text, and least trusted origin among its sources.
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeVar
 import attrs
 
 from mama_structs._internal.budget import Budget
+from mama_structs._internal.serialization import JsonMixin
 from mama_structs._internal.validation import (
     MAX_SPAN_SECONDS,
     check_bool,
@@ -22,6 +23,18 @@ from mama_structs._internal.validation import (
     setting_validator,
 )
 from mama_structs.errors import InvalidSetting, repr_short
+
+__all__ = [
+    "AnswerSettings",
+    "DescriptorSettings",
+    "LinkingPolicy",
+    "MemorySettings",
+    "ReferenceSettings",
+    "ServerSettings",
+    "Settings",
+    "TelemetrySettings",
+    "ToolSettings",
+]
 
 ENV_PREFIX = "MAMA_STRUCTS_"
 TEST_ENV_PREFIX: Final = f"{ENV_PREFIX}TEST_"
@@ -55,7 +68,7 @@ RATIO_VALIDATOR: Final = setting_validator(check_ratio)
 
 
 @attrs.frozen(kw_only=True)
-class ReferenceSettings:
+class ReferenceSettings(JsonMixin):
     """
     Settings of one `Resolver`.
 
@@ -95,13 +108,13 @@ class ReferenceSettings:
 
 
 @attrs.frozen(kw_only=True)
-class DescriptorSettings:
+class DescriptorSettings(JsonMixin):
     """
     Settings of one `RefStore`.
 
     Args:
         enabled: Whether large results become descriptors, and models have the tools for descriptors and refs.
-        references_enabled: Whether the prompt asks models to mark parts of their answers, and marks are stored.
+        marks_enabled: Whether the prompt asks models to mark parts of their answers, and marks are stored.
         page_size: Characters per page.
         max_bytes: Maximum content of one conversation, in bytes (UTF-8).
         max_handles: Maximum number of handles of one conversation; each version of a ref counts.
@@ -109,7 +122,7 @@ class DescriptorSettings:
         conversation_ttl: Seconds after the last use until a conversation of the session's namespace expires. It is
             deleted when a session opens or runs maintenance. None for never.
         allow_hidden: Whether models may write files and directories whose names begin with a dot.
-        root: The same as *files* of `Session.open`, for hosts that are configured by environment variables.
+        files_root: The same as *files_root* of `Session.open`, for hosts that are configured by environment variables.
 
     Raises:
         InvalidSetting: A value breaks its rule.
@@ -141,7 +154,7 @@ def _check_callable(name: str, value: object) -> None:
 
 
 @attrs.frozen(kw_only=True)
-class AnswerSettings:
+class AnswerSettings(JsonMixin):
     """
     Limits for the length of tool answers, and of the list of handles in the prompt.
 
@@ -193,7 +206,7 @@ def _count_tokens(count: Callable[[str], int], text: str) -> int:
 
 
 @attrs.frozen(kw_only=True)
-class LinkingPolicy:
+class LinkingPolicy(JsonMixin):
     """
     Rules for the links that a save creates automatically.
 
@@ -207,7 +220,7 @@ class LinkingPolicy:
         temporal_same_topic: Whether temporal links need the same topic.
         topic_window: Seconds within which two decisions of one topic are associated, similar or not; 0 for never.
         max_incoming: A memory with this many incoming automatic links gets no more.
-        minimum: Minimum confidence of an automatic link.
+        min_confidence: Minimum confidence of an automatic link.
 
     Raises:
         InvalidSetting: A value breaks its rule.
@@ -263,24 +276,24 @@ def _convert_policy(value: Any) -> Any:
 
 
 @attrs.frozen(kw_only=True)
-class MemorySettings:
+class MemorySettings(JsonMixin):
     """
     Settings of one `MemoryStore`.
 
     Args:
         linking: Rules for automatic links: a `LinkingPolicy`, or the name of a preset.
         exact_up_to: Up to this number of memories, vectors are compared exactly; above it, an HNSW index is used.
-        traversal_entries: Maximum number of cached traversal results.
-        traversal_ttl: Seconds for which they may be reused.
-        prune_every: Seconds after which `Session.maintain` prunes again.
+        traversal_cache_entries: Maximum number of cached traversal results.
+        traversal_cache_ttl: Seconds for which they may be reused.
+        prune_every: Seconds after which `admin.maintain` prunes again.
         prune_below: Automatic links with a stored confidence below this value, 0 to 1, are pruned.
         prune_temporal_after: Seconds after which automatic temporal links are pruned.
         max_content: Maximum number of characters of one memory's text.
         max_evidence: Maximum size of an evidence text, in bytes (UTF-8).
-        embedding_cache: Maximum number of texts whose vectors are cached.
-        rerank_seconds: Timeout of the reranker in seconds, if the session has one.
-        judge_seconds: Timeout of the judge in seconds, if the session has one.
-        rerank_at_most: Maximum number of top hits that are reranked.
+        embedding_cache_entries: Maximum number of texts whose vectors are cached.
+        rerank_timeout: Timeout of the reranker in seconds, if the session has one.
+        judge_timeout: Timeout of the judge in seconds, if the session has one.
+        rerank_limit: Maximum number of top hits that are reranked.
         snapshot_every: Changes after which a snapshot of the views is written; at least an eighth of all changes.
 
     Raises:
@@ -324,7 +337,7 @@ def _check_profile(name: str, value: object) -> None:
 
 
 @attrs.frozen(kw_only=True)
-class ToolSettings:
+class ToolSettings(JsonMixin):
     """
     Settings for the tools of a session, and for the tools that a model sees.
 
@@ -363,7 +376,7 @@ def disable_unreadable_descriptors(settings: Settings) -> Settings:
 
 
 @attrs.frozen(kw_only=True)
-class TelemetrySettings:
+class TelemetrySettings(JsonMixin):
     """
     Settings for OpenTelemetry.
 
@@ -381,22 +394,23 @@ class TelemetrySettings:
 
 
 @attrs.frozen(kw_only=True)
-class ServerSettings:
+class ServerSettings(JsonMixin):
     """
     Settings for a PostgreSQL server.
 
     The first session of a URL sets them for the whole process.
 
     Args:
-        connections: Maximum number of connections, and so of concurrent calls.
+        max_connections: Maximum number of connections, and so of concurrent calls.
         connect_timeout: Timeout for connecting, in seconds.
-        wait: Seconds to wait for a free connection, and for other writers.
+        pool_timeout: Seconds to wait for a free connection, and for other writers.
         statement_timeout: Timeout of one statement on the server, in seconds.
-        lease: Seconds after which a conversation of a crashed host is released. Leases are renewed three times as
-            often.
-        prepared: Whether statements are prepared once per connection; False for a pooler without support for them.
-        halfvec: Whether a new namespace stores its vectors in half precision, which rounds each number to 11 bits.
-            Existing namespaces keep their format.
+        lease_seconds: Seconds after which a conversation of a crashed host is released. Leases are renewed three times
+            as often.
+        prepared_statements: Whether statements are prepared once per connection; False for a pooler without support for
+            them.
+        half_precision: Whether a new namespace stores its vectors in half precision, which rounds each number to 11
+            bits. Existing namespaces keep their format.
 
     Raises:
         InvalidSetting: A value breaks its rule.
@@ -413,7 +427,7 @@ class ServerSettings:
 
 
 @attrs.frozen(kw_only=True)
-class Settings:
+class Settings(JsonMixin):
     """
     All settings of a `Session`, one section for each part.
 

@@ -1,5 +1,5 @@
 """
-Write the type stubs of synchronous proxies, such as ``mama_structs/sync.pyi``.
+Write the type stubs of synchronous proxies, such as ``mama_structs/sync/__init__.pyi``.
 
 Run ``python scripts/sync_stub.py`` after a change of a public signature. A test compares the stubs with the current
 output.
@@ -8,6 +8,7 @@ output.
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import inspect
 import itertools
@@ -20,26 +21,44 @@ from types import ModuleType
 from typing import Any
 
 import mama_structs
+from mama_structs import admin as async_admin
 from mama_structs import sync
+from mama_structs._internal.call_hints import is_hint
 from mama_structs._internal.sync_proxy import SyncProxy
 from mama_structs.adapters import mem0
 
-MODULES = (sync, mem0)
+MODULES = (sync, sync.admin, mem0)
 _HEAD = '"""Types of `{}`; written by ``scripts/sync_stub.py``, never by hand."""\n'
-# Maps the return type of an async method to the return type of its proxy.
-_PROXY_RETURN_TYPES = {"SessionOpening": "Session", "AsyncIterator": "Iterator"}
+# Maps a type in the annotations of async members to the type that the proxy has instead.
+_PROXY_TYPES = {
+    "AsyncIterator": "Iterator",
+    "HasRefs": "Session",
+    "ReferenceDecorator": "SyncReferenceDecorator",
+    "SessionOpening": "Session",
+}
+# Modules of the proxy types that the module of the async type does not define.
+_PROXY_TYPE_HOMES = {"SyncReferenceDecorator": "mama_structs.sync.reference_decorator"}
 _CONSTRUCTED = ("Memory", "RefStore", "Resolver")
 _WIDTH = 120
+_STUBBED_OPERATORS = ("__enter__", "__exit__", "__iter__", "__len__", "__contains__", "__getitem__")
 
 
 class _Annotations(ast.NodeTransformer):
-    """Rewrites annotations for a stub that defines the names in *own*, and collects the imports of the stub."""
+    """
+    Rewrites annotations for a stub that defines the names in *own*, and collects the imports of the stub.
 
-    def __init__(self, module: str, own: list[str], needed: dict[str, set[str]]) -> None:
+    *members* are the names in the scope of the annotations, such as the methods of a class. They hide builtins.
+    """
+
+    def __init__(
+        self, module: str, own: list[str], needed: dict[str, set[str]], members: frozenset[str] = frozenset()
+    ) -> None:
         self._module = module
         self._own = own
         self._needed = needed
+        self._members = members
         self._homes = _imports(module)
+        self._aliases = _aliases(module)
 
     def __call__(self, annotation: str) -> str:
         return ast.unparse(self.visit(ast.parse(annotation, mode="eval")))
@@ -54,10 +73,19 @@ class _Annotations(ast.NodeTransformer):
         if name == "":
             self._needed[home] = set()
             return node
-        return node if name in vars(__import__("builtins")) else self._name(name, home)
+        if node.id in self._aliases and node.id not in self._homes:
+            # The alias names an async class, so the stub contains its value with the proxy class.
+            return self.visit(self._aliases[node.id])
+        if name not in vars(builtins):
+            return self._name(name, home)
+        if name not in self._members:
+            return node
+        self._needed["builtins"] = set()
+        return ast.Attribute(ast.Name("builtins"), name, ast.Load())
 
     def _name(self, name: str, home: str) -> ast.Name:
-        name = _PROXY_RETURN_TYPES.get(name, name)
+        name = _PROXY_TYPES.get(name, name)
+        home = _PROXY_TYPE_HOMES.get(name, home)
         if name not in self._own:
             self._needed[sync.__name__ if name in sync.__all__ else home].add(name)
         return ast.Name(name)
@@ -75,6 +103,18 @@ def _imports(module: str) -> dict[str, tuple[str, str]]:
     return homes
 
 
+@functools.cache
+def _aliases(module: str) -> dict[str, ast.expr]:
+    """Map the type aliases of a module that mention an async class with a proxy to their values."""
+    found: dict[str, ast.expr] = {}
+    for node in ast.parse(inspect.getsource(sys.modules[module])).body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+            names = {one.id for one in ast.walk(node.value) if isinstance(one, ast.Name)}
+            if "TypeAlias" in ast.unparse(node.annotation) and not names.isdisjoint(sync.__all__):
+                found[node.target.id] = node.value
+    return found
+
+
 def target(module: ModuleType) -> Path:
     """Return the path of a module's stub."""
     return Path(str(module.__file__)).with_suffix(".pyi")
@@ -84,20 +124,26 @@ def stub(module: ModuleType) -> str:
     """Return the content of the stub."""
     needed: dict[str, set[str]] = defaultdict(set)
     own: list[str] = module.__all__
-    classes = []
+    parts = []
     for name in own:
-        kind = vars(module)[name]
-        if issubclass(kind, SyncProxy):
-            classes.append(f"class {name}:\n" + "".join(_members(kind, own, needed)))
+        member = vars(module)[name]
+        if inspect.isclass(member) and issubclass(member, SyncProxy):
+            parts.append(f"class {name}:\n" + "".join(_members(member, own, needed)))
+        elif isinstance(member, ModuleType):
+            needed[module.__name__].add(name)
+        elif module is sync.admin:
+            parts.append(
+                _method(name, member, _Annotations(async_admin.__name__, own, needed, frozenset(own)), indent=0)
+            )
         else:
-            needed[_home(kind)].add(name)
-    needed.pop("builtins", None)
+            needed[_home(member)].add(name)
     every = sorted(name for names in needed.values() for name in names)
     if twice := {name for name, after in itertools.pairwise(every) if name == after}:
         raise ValueError(f"a stub defines each name once, and these refer to two objects: {', '.join(sorted(twice))}")
     lines = sorted(_import(home, sorted(names)) for home, names in needed.items())
     names = ", ".join(f'"{name}"' for name in own)
-    return f"{_HEAD.format(module.__name__)}\n{''.join(lines)}\n__all__ = [{names}]\n\n" + "\n".join(classes)
+    listed = _wrapped(f"__all__ = [{names}]", 4)
+    return f"{_HEAD.format(module.__name__)}\n{''.join(lines)}\n{listed}\n\n" + "\n".join(parts)
 
 
 def _import(home: str, names: list[str]) -> str:
@@ -107,27 +153,29 @@ def _import(home: str, names: list[str]) -> str:
     return f"{line}\n"
 
 
-def _home(kind: type) -> str:
-    """Return the module that defines a class. Its `__module__` may name a module that only re-exports the class."""
-    return str(kind.__init__.__module__)
+def _home(member: Any) -> str:
+    """Return the module that defines an object. Its `__module__` may name a module that only re-exports it."""
+    function = member.__init__ if inspect.isclass(member) else member
+    return str(inspect.unwrap(function).__globals__["__name__"])
 
 
 def _members(facade: Any, own: list[str], needed: dict[str, set[str]]) -> Iterator[str]:
     kind = facade._kind
+    scope = frozenset(name for name in vars(facade) if name[0] != "_")
 
     def method(name: str, function: Any) -> str:
         # Use the imports of the module that defines the function, because a base class may be in another module.
-        return _method(name, function, _Annotations(function.__module__, own, needed))
+        return _method(name, function, _Annotations(function.__module__, own, needed, scope))
 
-    annotations = _Annotations(_home(kind), own, needed)
+    annotations = _Annotations(_home(kind), own, needed, scope)
     for name, annotation in _attributes(kind):
         yield f"    {name}: {annotations(annotation)}\n"
     if facade.__name__ in _CONSTRUCTED:
         yield method("__init__", kind.__init__)
     for name, member in vars(facade).items():
-        if name in ("__enter__", "__exit__", "__iter__", "__len__", "__contains__", "__getitem__") or name[0] != "_":
+        if (name in _STUBBED_OPERATORS or name[0] != "_") and not is_hint(getattr(kind, name, None)):
             if isinstance(member, property):
-                yield "    @property\n" + method(name, member.fget)
+                yield "    @property\n" + method(name, inspect.getattr_static(kind, name).fget)
             elif isinstance(member, staticmethod):
                 yield "    @staticmethod\n" + method(name, member.__func__)
             elif name == "__enter__":
@@ -146,7 +194,7 @@ def _attributes(kind: type) -> Iterator[tuple[str, str]]:
             yield node.target.attr, ast.unparse(node.annotation)
 
 
-def _method(name: str, function: Any, annotations: _Annotations) -> str:
+def _method(name: str, function: Any, annotations: _Annotations, *, indent: int = 4) -> str:
     signature = inspect.signature(function)
     parts, star = [], False
     for one in signature.parameters.values():
@@ -160,7 +208,7 @@ def _method(name: str, function: Any, annotations: _Annotations) -> str:
         if one.kind is one.POSITIONAL_ONLY:
             parts.append("/")
     given = "None" if signature.return_annotation is signature.empty else annotations(signature.return_annotation)
-    return _wrapped(f"    def {name}({', '.join(parts)}) -> {given}: ...", 8) + "\n"
+    return _wrapped(f"{' ' * indent}def {name}({', '.join(parts)}) -> {given}: ...", indent + 4) + "\n"
 
 
 def _default(value: object) -> str:

@@ -18,7 +18,7 @@ from mama_structs import (
 )
 from mama_structs.errors import EntityNotFound, InvalidArgument, RateLimited, StructsUnreachable
 from mama_structs.settings import ReferenceSettings
-from mama_structs.structs import tools
+from mama_structs.structs import structs_tools
 from mama_structs.testing import FakeNode, Fault
 
 UNTRUNCATED_SETTINGS = Settings(descriptors=DescriptorSettings(enabled=False))
@@ -150,7 +150,7 @@ async def test_list_pages_are_requested_by_key(session):
 
 async def test_ready_made_tools_work_without_session(node):
     async with StructsClient(node.url) as client:
-        ready = tools(client)
+        ready = structs_tools(client)
         result = await ready["structs_query_player"]("1-11", include_references=True)
 
         assert 20 == len(ready)

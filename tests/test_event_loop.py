@@ -108,7 +108,7 @@ CALLS = {
     "move records": lambda s: s.records.move((place, (("moved",), place[1])) for place in PLACES),
     "save long content": lambda s: s.memories.save_context("id=2-1 " * 20_000),
     "recall a long message": lambda s: s.recall(LINE * 20_000),
-    "check": lambda s: s.check(),
+    "check": admin.check,
 }
 
 
@@ -161,7 +161,7 @@ async def test_copy_compares_memories_outside_the_loop(session, tmp_path, monkey
         return encode(*parts)
 
     monkeypatch.setattr(carrying, "serialize_memory", record_thread)
-    copied = await Session.copy(tmp_path / "backup", tmp_path / "copy")
+    copied = await admin.copy(tmp_path / "backup", tmp_path / "copy")
 
     assert 400 == copied.namespaces[0].added
     assert 3 * 400 == len(threads)
@@ -181,7 +181,7 @@ async def test_meter_counts_work_in_the_loop(monkeypatch):
     assert MAX_BYTES < meter.bytes
 
 
-async def test_warm_up_compiles_cues_in_a_thread(session, monkeypatch):
+async def test_preload_compiles_cues_in_a_thread(session, monkeypatch):
     """`tools_for` does not compile them again."""
     made = []
     exposure = view.ToolSelector
@@ -191,8 +191,8 @@ async def test_warm_up_compiles_cues_in_a_thread(session, monkeypatch):
         return exposure()
 
     monkeypatch.setattr(view, "ToolSelector", make)
-    session.exposed._exposure = None
-    await session.warm_up()
+    session.exposed_tools._exposure = None
+    await session.preload()
     session.tools_for("continue")
 
     assert 1 == len(made)
@@ -207,8 +207,8 @@ LONG = "x" * 1_000_001
 @pytest.mark.parametrize(
     ("call", "named"),
     [
-        (lambda refs: refs.ingest(LONG), "session.observe"),
-        (lambda refs: refs.ingest(marked(1_001)), "session.observe"),
+        (lambda refs: refs.observe(LONG), "session.observe"),
+        (lambda refs: refs.observe(marked(1_001)), "session.observe"),
         (lambda refs: refs.stream().feed(LONG), "several chunks"),
         (lambda refs: refs.put("x", LONG), "refs.run_in_thread"),
         (lambda refs: refs.edit("small", "a", LONG), "refs.run_in_thread"),
@@ -237,7 +237,7 @@ async def test_sync_method_rejects_large_stored_text():
     await child.run_in_thread(lambda draft: draft.put("large", LONG))
     await child.run_in_thread(lambda draft: draft.put("large", LONG + "y"))
     for call in (
-        lambda refs: refs.adopt(child, "large"),
+        lambda refs: refs.copy_from(child, "large"),
         lambda _: child.diff("ref:large@1", "ref:large@2"),
         lambda _: child.extract("ref:large", read_all=True),
     ):
@@ -298,7 +298,7 @@ def test_run_in_thread_stores_what_the_method_stores(steps):
             if kind == "put":
                 refs.put(name, text)
             elif kind == "ingest":
-                refs.ingest(f'<ref id="a"{name}>{text}</ref>')
+                refs.observe(f'<ref id="a"{name}>{text}</ref>')
             elif kind == "delete":
                 refs.delete(name)
             else:

@@ -104,8 +104,8 @@ async def around_all(session):
     return [
         await call(one)
         for one in await ids_of(session)
-        for call in (session.memories.links_of, session.memories.evolution, session.memories.evidence_of)
-    ] + [await session.memories.load_context(one) for one in await ids_of(session)]
+        for call in (session.memories.links, session.memories.history, session.memories.evidence)
+    ] + [await session.memories.details(one) for one in await ids_of(session)]
 
 
 async def ref_texts(session):
@@ -117,7 +117,7 @@ async def copied(session):
     """Back up the store, and copy it."""
     target = Path(session.location).with_name("copies")
     await admin.backup(session, target / "backup")
-    return await Session.copy(session.location, target / "copy")
+    return await admin.copy(session.location, target / "copy")
 
 
 # Public operations that read an open store.
@@ -125,13 +125,13 @@ READS = {
     "recent": ids_of,
     "get": get_all,
     "around": around_all,
-    "all": lambda session: each(session.memories.all()),
+    "all": lambda session: each(session.memories.iter_all()),
     "links": lambda session: each(session.memories._iter_links()),
     "search": lambda session: session.memories.search("how do logins work?"),
     "search as_of": lambda session: session.memories.search("auth", topic="auth"),
-    "similar": lambda session: session.memories.similar("use sessions"),
+    "similar": lambda session: session.memories.similar(content="use sessions"),
     "by_topic": lambda session: session.memories.history(topic="auth"),
-    "about": lambda session: session.memories.list(predicate=Filter(mentions="1-11")),
+    "about": lambda session: session.memories.list(where=Filter(mentions="1-11")),
     "stats": lambda session: session.memories.stats(),
     "export": lambda session: admin.export_jsonl(session.memories, Path(session.location).with_name("export.jsonl")),
     "records.get": lambda session: session.records.get(("raid",), "plan"),
@@ -143,7 +143,7 @@ READS = {
     "search tool": lambda session: session.call("search/by_topic", {"topic": "auth"}),
     "read_fd": lambda session: session.call("read_fd", {"fd": "ref:plan"}),
     "copies": copied,
-    "maintain": lambda session: admin.maintain(session),
+    "maintain": admin.maintain,
     "rebuild": lambda session: admin.rebuild(session.memories),
 }
 
@@ -162,7 +162,7 @@ async def read_all(session, ways):
 async def read_again(place):
     """Reopen a store and read it. Return the raised errors by operation, and the keys that the check reports."""
     errors, keys = {}, set()
-    looks = {"conversations": Session.conversations, "namespaces": Session.namespaces}
+    looks = {"conversations": admin.list_conversations, "namespaces": admin.list_namespaces}
     for name, look in looks.items():
         try:
             await look(place)
@@ -172,9 +172,7 @@ async def read_again(place):
         try:
             async with Session.open(place, conversation=conversation, embedder=SMALL) as session:
                 errors |= await read_all(session, ["refs"] if conversation == "talk" else ["recent", "search"])
-                keys |= {
-                    finding.key for finding in (await admin.check(session)).findings if finding.severity == "error"
-                }
+                keys |= {finding.key for finding in (await admin.check(session)).issues if finding.severity == "error"}
         except MamaStructsError as error:
             errors[f"open {conversation}"] = type(error)
     return errors, keys
@@ -257,7 +255,7 @@ async def test_planted_settings_of_diskcache_are_replaced_and_never_unpickled(pl
             connection.execute("UPDATE Settings SET value = ?", (trap,))
             connection.executemany("INSERT INTO Settings VALUES (?, ?)", [("disk_trap", trap), (trap, trap)])
         assert {} == await read_all(session, READS)
-        kinds = {finding.kind for finding in (await admin.check(session)).findings if finding.severity == "error"}
+        kinds = {finding.kind for finding in (await admin.check(session)).issues if finding.severity == "error"}
     errors, _ = await read_again(place)
     with closing(sqlite3.connect(database)) as connection:
         stored = dict(connection.execute("SELECT key, value FROM Settings"))
@@ -277,7 +275,7 @@ async def test_planted_tables_and_keys_are_rejected_and_never_unpickled(place):
         connection.execute("INSERT INTO Cache (key, raw, mode, value) VALUES (?, 0, 4, ?)", (trap, trap))
     errors, _ = await read_again(place)
     async with Session.open(place, embedder=SMALL) as session:
-        kinds = {finding.kind for finding in (await admin.check(session)).findings if finding.severity == "error"}
+        kinds = {finding.kind for finding in (await admin.check(session)).issues if finding.severity == "error"}
     with closing(sqlite3.connect(place / "journal" / "cache.db")) as connection, connection:
         connection.execute("CREATE TABLE Planted (value)")
         connection.execute("INSERT INTO Planted VALUES (?)", (trap,))

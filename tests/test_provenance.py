@@ -129,7 +129,7 @@ async def test_provenance_persists_with_the_conversation(place, tmp_path):
         await fork.observe("<ref id='a'>gates</ref>")
         before = [session.refs.get(one).trust for one in ("fd:1", "fd:2", "a")]
         await fork.close()
-    await Session.copy(place, tmp_path / "copy.mama")
+    await admin.copy(place, tmp_path / "copy.mama")
 
     assert ["outside", "user", "model"] == before
     for location in (place, tmp_path / "copy.mama"):
@@ -471,7 +471,7 @@ class Walk:
 
     async def memory(self, kind=None):
         """Return the id of a memory of the given type. Save a memory first if there is none."""
-        known = [one.id async for one in self.session.memories.all(type=kind)]
+        known = [one.id async for one in self.session.memories.iter_all(type=kind)]
         if not known:
             made = await self.session.memories.save_decision(
                 self.say("user"), topic="start", reasoning=self.say("user")
@@ -500,7 +500,9 @@ class Walk:
 
     async def edit(self):
         ref = self.session.refs.put("z", self.say("user"))
-        await self.session.call("edit_ref", {"ref_id": ref.versioned_handle, "old": "new", "new": {"$ref": self.handle()}})
+        await self.session.call(
+            "edit_ref", {"ref_id": ref.versioned_handle, "old": "new", "new": {"$ref": self.handle()}}
+        )
 
     async def extract(self):
         await self.session.call("read_fd", {"fd": self.handle(), "extract_to_new_fd": True})
@@ -508,7 +510,7 @@ class Walk:
     async def adopt(self):
         fork = self.session.fork()
         await fork.call("put_ref", {"ref_id": "x", "text": {"$ref": self.handle()}})
-        self.session.refs.adopt(fork, "x")
+        self.session.refs.copy_from(fork, "x")
         await fork.close()
 
     async def load(self):
@@ -569,7 +571,7 @@ class Walk:
 
     async def check_memories(self):
         """Assert that no memory is more trusted than the authors of its texts and of its sources."""
-        memories = {one.id: one async for one in self.session.memories.all()}
+        memories = {one.id: one async for one in self.session.memories.iter_all()}
         links = [link async for link in self.session.memories._iter_links()]
         reasons = {}
         for link in links:
@@ -577,7 +579,7 @@ class Walk:
             if link.link_type in BASED_ON:
                 _check_based_on(memories[link.from_id], memories[link.to_id])
         for memory in memories.values():
-            evidence = [one.text or one.source for one in await self.session.memories.evidence_of(memory.id)]
+            evidence = [one.text or one.source for one in await self.session.memories.evidence(memory.id)]
             _check(f"{memory.content} {memory.metadata} {reasons.get(memory.id)} {evidence}", memory.trust, memory.id)
             _check(memory.content, memory.origin, memory.id)
             for one in memory.evidence:
@@ -632,7 +634,7 @@ def test_no_text_is_trusted_more_than_its_author_on_any_path(data, tmp_path_fact
             await steps.check_memories()
             await admin.export_jsonl(session.memories, directory / "all.jsonl")
             await admin.import_jsonl(other.memories, directory / "all.jsonl")
-            for memory in [one async for one in other.memories.all()]:
+            for memory in [one async for one in other.memories.iter_all()]:
                 assert (await session.memories.get(memory.id)).trust == memory.trust
             steps.check_handles()
 

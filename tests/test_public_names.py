@@ -47,7 +47,7 @@ DOORS = sorted(
         "mama_structs.testing",
         "mama_structs.errors",
         "mama_structs.importers",
-        "mama_structs.records",
+        "mama_structs.types",
         "mama_structs.importers.mama_v1",
     }
     | {name for name in MODULES if re.fullmatch(r"mama_structs\.adapters\.(?!shared)\w+", name)}

@@ -1,5 +1,7 @@
 """Settings: bounds of values, environment variables and repr."""
 
+import json
+import re
 import sys
 import typing
 
@@ -103,14 +105,14 @@ SIZE_LIMITS = st.integers(min_value=0)
 DESCRIPTORS = st.builds(
     DescriptorSettings,
     enabled=st.booleans(),
-    references_enabled=st.booleans(),
+    marks_enabled=st.booleans(),
     page_size=st.integers(min_value=1),
     max_bytes=SIZE_LIMITS,
     max_handles=SIZE_LIMITS,
     search_timeout=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
     conversation_ttl=st.floats(min_value=0, exclude_min=True, max_value=MAX_SPAN_SECONDS),
     allow_hidden=st.booleans(),
-    root=st.text(st.sampled_from("ab/ü")),
+    files_root=st.text(st.sampled_from("ab/ü")),
 )
 POLICIES = st.builds(
     LinkingPolicy,
@@ -121,7 +123,7 @@ POLICIES = st.builds(
     temporal_same_topic=st.booleans(),
     topic_window=st.floats(0, 3e9),
     max_incoming=SIZE_LIMITS,
-    minimum=st.floats(0, 1),
+    min_confidence=st.floats(0, 1),
 )
 
 
@@ -131,16 +133,16 @@ def memory(policies):
         MemorySettings,
         linking=policies,
         exact_up_to=SIZE_LIMITS,
-        traversal_entries=SIZE_LIMITS,
-        traversal_ttl=st.floats(0, 3e9),
+        traversal_cache_entries=SIZE_LIMITS,
+        traversal_cache_ttl=st.floats(0, 3e9),
         prune_every=st.floats(0, 3e9),
         prune_below=st.floats(0, 1),
         prune_temporal_after=st.floats(0, 3e9),
         max_content=st.integers(min_value=1),
         max_evidence=SIZE_LIMITS,
-        embedding_cache=SIZE_LIMITS,
-        rerank_seconds=st.floats(0.001, 3e9),
-        rerank_at_most=st.integers(min_value=1),
+        embedding_cache_entries=SIZE_LIMITS,
+        rerank_timeout=st.floats(0.001, 3e9),
+        rerank_limit=st.integers(min_value=1),
         snapshot_every=st.integers(min_value=1),
     )
 
@@ -161,7 +163,7 @@ SETTINGS = st.builds(
     memory=memory(st.sampled_from(list(PRESETS.values()))),
     tools=TOOLS,
     telemetry=st.builds(TelemetrySettings, enabled=st.booleans()),
-    server=st.builds(ServerSettings, connections=st.integers(1, 100), prepared=st.booleans()),
+    server=st.builds(ServerSettings, max_connections=st.integers(1, 100), prepared_statements=st.booleans()),
 )
 
 
@@ -201,11 +203,11 @@ def test_environment_can_set_every_setting(settings, form):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *((name, value) for name in ("enabled", "references_enabled") for value in (0, 1, None, "true")),
+        *((name, value) for name in ("enabled", "marks_enabled") for value in (0, 1, None, "true")),
         *((name, value) for name in ("page_size",) for value in (0, -1, True, 1.0, "5", None)),
         *((name, value) for name in ("max_bytes", "max_handles") for value in (-1, True, 1.0, "5", None)),
         *(("search_timeout", value) for value in (0, -1, True, "2", None, float("nan"), float("inf"))),
-        *(("root", value) for value in (None, 3, "a\0b", b"x")),
+        *(("files_root", value) for value in (None, 3, "a\0b", b"x")),
     ],
 )
 def test_invalid_descriptor_setting_error_has_its_name(name, value):
@@ -306,9 +308,23 @@ def test_misspelt_variable_error_lists_known_ones():
     assert "MAMA_STRUCTS_REFERENCES_CACHE_TTL" in caught.value.hint
 
 
-def test_every_setting_is_documented():
-    assert [name for name in FIELDS if f"{name}: " not in ReferenceSettings.__doc__] == []
-    assert set(FIELDS) == set(typing.get_type_hints(ReferenceSettings))
+SECTIONS = [*(field.default.factory for field in attrs.fields(Settings)), LinkingPolicy, Settings]
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_setting_is_documented(section):
+    names = [field.name for field in attrs.fields(section)]
+
+    assert names == re.findall(r"^        (\w+): ", section.__doc__.partition("Raises:")[0], re.MULTILINE)
+    assert set(names) == set(typing.get_type_hints(section))
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_settings_have_json_form_with_attribute_names(section):
+    data = json.loads(section().to_json())
+
+    assert section().to_dict() == data
+    assert [field.name for field in attrs.fields(section)] == list(data)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The synchronous API."""
 
+import ast
 import asyncio
 import contextvars
 import inspect
@@ -19,10 +20,10 @@ import pytest
 from memory_helpers import SMALL
 
 import mama_structs
-from mama_structs import admin, as_embedder, sync
+from mama_structs import admin, as_embedder, importers, sync
 from mama_structs._internal.sync_proxy import SyncProxy
 from mama_structs.adapters import mem0
-from mama_structs.errors import MemoryNotFound, SessionClosed, WrongLoop
+from mama_structs.errors import InvalidArgument, MemoryNotFound, NoSession, SessionClosed, WrongLoop
 
 GENERATOR = Path(__file__).parents[1] / "scripts" / "sync_stub.py"
 
@@ -36,13 +37,16 @@ def session():
 def test_stub_matches_async_classes():
     made = runpy.run_path(str(GENERATOR))
 
-    assert (sync, mem0) == made["MODULES"]
+    assert (sync, sync.admin, mem0) == made["MODULES"]
     for module in made["MODULES"]:
         written = made["target"](module).read_text(encoding="utf-8")
         assert made["stub"](module) == written, "run scripts/sync_stub.py"
 
 
-@pytest.mark.parametrize("facade", [*(getattr(sync, name) for name in sync.__all__), mem0.Memory])
+FACADES = [getattr(sync, name) for name in sync.__all__ if isinstance(getattr(sync, name), type)]
+
+
+@pytest.mark.parametrize("facade", [*FACADES, mem0.Memory])
 def test_proxy_has_every_public_method_without_async(facade):
     """The methods have the same arguments."""
     for method, function in inspect.getmembers(facade._kind, inspect.isfunction):
@@ -56,12 +60,204 @@ def test_proxy_has_every_public_method_without_async(facade):
             assert function.__doc__ == own.__doc__
 
 
+@pytest.mark.parametrize("facade", [*FACADES, mem0.Memory])
+def test_proxy_and_stub_have_every_public_member(facade):
+    """This includes properties and attributes, and the parameters of each method in the stub."""
+    kind = facade._kind
+    module = sys.modules[facade.__module__]
+    tree = ast.parse(runpy.run_path(str(GENERATOR))["target"](module).read_text(encoding="utf-8"))
+    (stub,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == facade.__name__)
+    stubbed = {node.name: node for node in stub.body if isinstance(node, ast.FunctionDef)}
+    for name in (name for name in dir(kind) if not name.startswith("_")):
+        member = inspect.getattr_static(kind, name)
+        own = inspect.getattr_static(facade, name)
+        assert isinstance(own, property) == isinstance(member, property), name
+        if not isinstance(member, property):
+            parameters = [*inspect.signature(getattr(kind, name)).parameters]
+            listed = stubbed[name].args
+            every = [*listed.posonlyargs, *listed.args, listed.vararg, *listed.kwonlyargs, listed.kwarg]
+            # A constructor such as `open` is bound, so it has no parameter for the class.
+            assert parameters == [one.arg for one in every if one is not None], name
+        assert name in stubbed
+
+
+def test_admin_has_every_function_of_the_async_module():
+    assert sorted(sync.admin.__all__) == sorted(admin.__all__)
+    for name in admin.__all__:
+        function, own = getattr(admin, name), getattr(sync.admin, name)
+        assert not inspect.iscoroutinefunction(own)
+        assert inspect.signature(function) == inspect.signature(own)
+        assert function.__doc__ == own.__doc__
+
+
+def test_admin_accepts_sync_sessions_and_locations(tmp_path):
+    with sync.Session.open(tmp_path / "a.mama", embedder=SMALL, namespace="team") as session:
+        session.memories.save("shields help")
+
+        assert sync.admin.check(session).ok
+        assert sync.admin.check(session.memories).ok
+        assert ("team",) == sync.admin.list_namespaces(session)
+        assert 1 == sync.admin.export_jsonl(session, tmp_path / "a.jsonl")
+        assert tmp_path / "copy" == sync.admin.backup(session, tmp_path / "copy")
+    assert ("team",) == sync.admin.list_namespaces(tmp_path / "copy")
+
+
+async def test_async_admin_rejects_sync_session_with_hint(tmp_path):
+    session = await asyncio.to_thread(sync.Session.open, embedder=SMALL)
+    try:
+        with pytest.raises(InvalidArgument) as raised:
+            await admin.check(session)
+        with pytest.raises(InvalidArgument):
+            await admin.list_namespaces(session)
+    finally:
+        await asyncio.to_thread(session.close)
+
+    assert "mama_structs.sync import admin" in raised.value.hint
+
+
+# with_references
+
+
+@pytest.fixture
+def customers():
+    """A source of customers, and the ids that were fetched."""
+    fetched = []
+
+    async def fetch(key):
+        fetched.append(key)
+        return {"customer_id": key, "name": f"name of {key}"}
+
+    scheme = mama_structs.IdScheme(name="customer", pattern=r"c-\d+", fields={"customer_id": "customer"})
+    return mama_structs.Source(scheme, fetch=fetch), fetched
+
+
+def test_bound_with_references_keeps_plain_function_plain(customers):
+    source, fetched = customers
+    with sync.Session.open(embedder=SMALL, sources=[source]) as session:
+
+        @session.with_references
+        def order(order_id: str) -> dict:
+            """Return an order."""
+            return {"order": order_id, "customer_id": "c-1", "thread": threading.current_thread().name}
+
+        plain, enriched = order("o-1"), order("o-1", include_references=True)
+        session.tools.add(order)
+        called = session.call("order", {"order_id": "o-2", "include_references": True})
+
+    assert not inspect.iscoroutinefunction(order)
+    assert "order" == order.__name__
+    assert {"order", "customer_id", "thread"} == set(plain)
+    assert threading.current_thread().name == plain["thread"]
+    assert "name of c-1" in str(enriched["references"])
+    assert "name of c-1" in str(called["references"])
+    assert ["c-1"] == fetched
+
+
+def test_with_references_keeps_async_function_async(customers):
+    """It can be awaited in a loop of the host and by the session's own call."""
+    source, _ = customers
+    with sync.Session.open(embedder=SMALL, sources=[source]) as session:
+
+        @session.with_references(kind="query")
+        async def order(order_id: str) -> dict:
+            return {"order": order_id, "customer_id": "c-1"}
+
+        enriched = asyncio.run(order("o-1", include_references=True))
+        session.tools.add(order)
+        called = session.call("order", {"order_id": "o-2", "include_references": True})
+
+    assert inspect.iscoroutinefunction(order)
+    assert "name of c-1" in str(enriched["references"])
+    assert "name of c-1" in str(called["references"])
+
+
+def test_unbound_with_references_uses_entered_session_or_resolver(customers):
+    source, _ = customers
+
+    @sync.with_references
+    def order(order_id: str) -> dict:
+        return {"customer_id": "c-1"}
+
+    with pytest.raises(NoSession):
+        order("o-1", include_references=True)
+    with sync.Session.open(embedder=SMALL) as _other, sync.Session.open(embedder=SMALL, sources=[source]):
+        entered = order("o-1", include_references=True)
+    with sync.Resolver([source]) as resolver:
+        bound = sync.with_references(resolver=resolver)(lambda: {"customer_id": "c-2"})
+        resolved = bound(include_references=True)
+
+    assert "name of c-1" in str(entered["references"])
+    assert "name of c-2" in str(resolved["references"])
+
+
+async def test_plain_tool_with_references_raises_in_event_loop_before_it_runs(customers):
+    ran = []
+
+    def order() -> dict:
+        ran.append(True)
+        return {"customer_id": "c-1"}
+
+    session = await asyncio.to_thread(sync.Session.open, embedder=SMALL, sources=[customers[0]])
+    try:
+        with pytest.raises(WrongLoop):
+            session.with_references(order)(include_references=True)
+        assert not ran
+        assert {"customer_id": "c-1"} == session.with_references(order)()
+    finally:
+        await asyncio.to_thread(session.close)
+
+
+@pytest.mark.parametrize("unfit", [dict, 3, lambda: (yield 1)])
+def test_with_references_rejects_what_is_no_function(unfit):
+    with pytest.raises(InvalidArgument, match="with_references"):
+        sync.with_references(unfit)
+
+
+def test_plain_tool_may_return_an_awaitable(session):
+    async def later() -> dict:
+        return {"n": 1}
+
+    assert {"n": 1} == session.with_references(lambda: later())()
+
+
+def test_methods_of_a_class_can_have_references(customers):
+    class Shop:
+        @sync.with_references
+        def order(self, order_id: str) -> dict:
+            return {"order": order_id, "customer_id": "c-3"}
+
+    with sync.Session.open(embedder=SMALL, sources=[customers[0]]):
+        found = Shop().order("o-1", include_references=True)
+
+    assert "o-1" == found["order"]
+    assert "name of c-3" in str(found["references"])
+
+
+def test_peer_names_raise_the_hints_of_the_async_class(session):
+    with pytest.raises(AttributeError, match="save"):
+        session.memories.add("shields help")
+    with pytest.raises(TypeError, match="limit"):
+        session.memories.search("shields", top_k=3)
+
+
+def test_importers_return_their_report_for_sync_memories(session, tmp_path):
+    (tmp_path / "memory.json").write_text(
+        '{"type": "entity", "name": "Ada", "entityType": "person", "observations": ["is a nurse"]}\n'
+    )
+    report = importers.import_from(session.memories, "mcp-memory", tmp_path / "memory.json")
+    rolled_back = importers.rollback_v1(session.memories)
+
+    assert isinstance(report, importers.ImportReport)
+    assert isinstance(rolled_back, importers.RollbackReport)
+    assert session.memories.count()
+
+
 def test_condition_that_uses_the_store_raises_instead_of_blocking(session):
     """The session continues to work."""
     session.records.put(("a",), "k", 1, text="ducks")
-    for ask in (session.records.list, lambda where: session.records.search("ducks", predicate=where)):
+    for ask in (session.records.list, lambda predicate: session.records.search("ducks", predicate=predicate)):
         with pytest.raises(WrongLoop, match="condition"):
-            ask(where=lambda one: session.records.get(one.labels, one.key) is not None)
+            ask(predicate=lambda one: session.records.get(one.labels, one.key) is not None)
 
     assert 1 == session.records.get(("a",), "k").value
 
@@ -160,12 +356,12 @@ def test_interrupt_cancels_call_and_keeps_complete_data(tmp_path):
             session.memories.save_many([{"type": "context", "content": f"stop {i}"} for i in range(300)])
         session.memories.save_context("after")
 
-        saved = {memory.content for memory in session.memories.list(limit=400)}
+        saved = {memory.content for memory in session.memories.iter_all()}
         assert {"before", "after"} <= saved
         # The number of stored memories depends on timing, but they must be the first ones, without gaps.
         assert saved - {"before", "after"} == {f"stop {i}" for i in range(len(saved) - 2)}
         assert session.memories.count() == len(saved)
-        assert admin.check(session).ok
+        assert sync.admin.check(session).ok
 
 
 def test_system_exit_in_callback_does_not_stop_the_loop(session):
@@ -220,7 +416,7 @@ def test_open_session_is_closed_at_interpreter_exit(tmp_path):
         f"session = sync.Session.open({str(tmp_path / 'a.mama')!r}, conversation='c', embedder=HashEmbedder())\n"
         "session.memories.save_context('kept')\n"
         "session.refs.put('plan', 'shield first')\n"
-        "begun = session.memories.all()\n"
+        "begun = session.memories.iter_all()\n"
         "next(begun)\n"
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)

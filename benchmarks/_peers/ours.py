@@ -90,7 +90,7 @@ class Peer(Driver):
     def find_with_duplicates(self, start: int, stop: int) -> list[list[list[int]]]:
         """Return, for each question, the number of each hit with the numbers of its folded duplicates."""
         return [
-            [[self.numbers.get(name, -1) for name in (hit.memory.id, *hit.copies)] for hit in self._hits(number)]
+            [[self.numbers.get(name, -1) for name in (hit.memory.id, *hit.duplicates)] for hit in self._hits(number)]
             for number in range(start, stop)
         ]
 

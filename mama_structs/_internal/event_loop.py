@@ -353,6 +353,11 @@ def make_no_session_error(subject: str, *, hint: str) -> NoSession:
     )
 
 
+def has_open_sessions() -> bool:
+    """Return True if any session of this process is open."""
+    return bool(_find_open_sessions())
+
+
 def _find_open_sessions() -> list[SessionLike]:
     while True:
         # The iteration raises RuntimeError if another thread opens or closes a session meanwhile.

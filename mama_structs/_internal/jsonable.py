@@ -10,6 +10,7 @@ import functools
 import json
 import math
 import os
+import re
 import uuid
 from array import array
 from collections import UserString
@@ -41,6 +42,8 @@ MAX_INT_BITS: Final = 14_000
 MAX_TYPE_NAME_CHARS: Final = 80
 CHUNK_ITEMS: Final = 200
 MAX_CHUNK_DEPTH: Final = 8
+# Do not use msgspec, because this text is stored as part of keys, so it must not change with a new release.
+_encode_canonical: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
 
 
 @functools.singledispatch
@@ -67,6 +70,16 @@ def to_jsonable(value: object) -> Any:
     return _JsonConverter().write(value)
 
 
+def to_public_json(value: object) -> Any:
+    """
+    Convert a field of a public value as `to_jsonable` does.
+
+    Times are converted to UTC, naive ones from local time. Functions become their names, and regular expressions their
+    patterns.
+    """
+    return _JsonConverter(is_public=True).write(value)
+
+
 def to_answer(value: object) -> Any:
     """
     Convert the result of a finished tool call as `to_jsonable` does, but never raise.
@@ -88,10 +101,12 @@ class _JsonConverter:
     One recursive conversion.
 
     `path` contains the keys that lead to the current part, `container_ids` the ids of the containers around it. With
-    `replace_invalid`, parts without a JSON form are replaced by a placeholder.
+    `replace_invalid`, parts without a JSON form are replaced by a placeholder. With `is_public`, the rules of
+    `to_public_json` apply.
     """
 
     replace_invalid: bool = False
+    is_public: bool = False
     path: list[object] = attrs.field(factory=list)
     container_ids: set[int] = attrs.field(factory=set)
 
@@ -119,6 +134,8 @@ class _JsonConverter:
         if isinstance(value, MSGSPEC_TYPES):
             import msgspec  # noqa: PLC0415 - loaded only for the few values that need it
 
+            if self.is_public and isinstance(value, dt.datetime):
+                value = value.astimezone(dt.UTC)
             return msgspec.to_builtins(value)
         if id(value) in self.container_ids:
             raise self._error("the result contains itself", hint="return a tree; name other objects by their ids")
@@ -140,7 +157,7 @@ class _JsonConverter:
         return self._write_object(value, type(value))
 
     def _write_object(self, value: Any, kind: Any) -> Any:
-        plain = to_plain(value)
+        plain = _to_public_text(value) if self.is_public else to_plain(value)
         if plain is not value:
             return self.write(plain)
         if not isinstance(value, type):
@@ -205,6 +222,14 @@ class _JsonConverter:
         steps = [f"[{step}]" if type(step) is int else f".{step!s:.40}" for step in self.path]
         where = "".join(["$", *(steps if len(steps) <= MAX_PATH_STEPS else [*steps[: MAX_PATH_STEPS - 1], "…"])])
         return MamaStructsError(f"{message}, at {where}", hint=hint)
+
+
+def _to_public_text(value: Any) -> Any:
+    """Return the name of a function or class, the pattern of a regular expression, or other values as `to_plain`."""
+    if isinstance(value, re.Pattern):
+        return value.pattern
+    name = getattr(value, "__qualname__", None)
+    return name if callable(value) and isinstance(name, str) else to_plain(value)
 
 
 def _make_placeholder(value: object) -> str:
@@ -406,3 +431,35 @@ def measure_json_bytes(value: object) -> int:
     """
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
     return len(text.encode("utf-8", "surrogatepass"))
+
+
+def canonical_json(value: object) -> str | None:
+    """
+    Return JSON text that is equal for equal JSON values only, or None for a value that cannot be compared.
+
+    Numbers are equal if they have the same mathematical value: 1 equals 1.0, and -0.0 equals 0. A boolean equals no
+    number, and null equals only null. Texts are equal if their code points are; they are not normalized. The order of
+    keys does not matter. NaN and the infinities become null, as in stored JSON. A value that is nested more than 100
+    levels deep, or that contains an integer of more than 4,300 digits, cannot be compared.
+    """
+    try:
+        return _encode_canonical(_to_canonical(value, MAX_DEPTH))
+    except ValueError:
+        return None
+
+
+def _to_canonical(value: Any, depth: int) -> Any:
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, float):
+        return (int(value) if value.is_integer() else value) if math.isfinite(value) else None
+    if depth == 0:
+        raise ValueError("the value is nested too deeply")
+    if isinstance(value, Mapping):
+        return {str(key): _to_canonical(item, depth - 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_to_canonical(item, depth - 1) for item in value]
+    import msgspec  # noqa: PLC0415 - loaded only for the few values that need it
+
+    # Convert dates and other types as they are converted when they are stored.
+    return _to_canonical(msgspec.to_builtins(value), depth - 1)

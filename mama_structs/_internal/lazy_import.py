@@ -33,12 +33,26 @@ def make_lazy_exports(package: str) -> tuple[Callable[[str], object], Callable[[
 
     def load_public(name: str) -> object:
         if name not in names:
+            _raise_hint(package, name)
             # Raise the standard message of Python; lazy_loader has a different one.
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value: object = load(name)
         return value
 
     return load_public, list_names, names
+
+
+def _raise_hint(package: str, name: str) -> None:
+    """
+    Raise `ImportError` with the right call if callers guess this name in the top package.
+
+    An `AttributeError` would not do: ``from package import name`` replaces its message.
+    """
+    if package == "mama_structs" and not name.startswith("_"):
+        from mama_structs._internal.peer_names import MODULE_NAMES  # noqa: PLC0415 - only for errors
+
+        if name in MODULE_NAMES:
+            raise ImportError(f"{package} has no {name!r}. Use {MODULE_NAMES[name]}.", name=package)
 
 
 _load_callbacks: dict[str, list[Callable[[], object]]] = {}

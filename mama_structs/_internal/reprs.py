@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from mama_structs._internal.peer_names import VALUE_ATTRIBUTES
 from mama_structs._internal.serialization import JsonMixin
 
 MAX_LINE_COLUMNS: Final = 120
@@ -92,12 +93,22 @@ class ReprMixin(JsonMixin):
 
         def __getattr__(self, name: str) -> Any:
             """Raise `AttributeError`. If a nested object has the attribute, the message suggests its path."""
-            place = "" if name.startswith("_") else _find_attribute_path(self, name)
+            place = "" if name.startswith("_") else _find_right_attribute(self, name)
             meant = f". Did you mean {place!r}?" if place else ""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{meant}")
 
 
 NESTED_FIELDS: Final = ("memory", "metadata")
+
+
+def _find_right_attribute(holder: object, name: str) -> str:
+    """Return the attribute that a caller probably meant, or an empty string."""
+    if path := _find_attribute_path(holder, name):
+        return path
+    known = VALUE_ATTRIBUTES.get(name, ())
+    return next((one for one in known if hasattr(type(holder), one)), "") or next(
+        filter(None, (_find_attribute_path(holder, one) for one in known)), ""
+    )
 
 
 def _find_attribute_path(holder: object, name: str) -> str:

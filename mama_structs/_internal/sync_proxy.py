@@ -11,13 +11,15 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, Final, TypeVar
 
 from mama_structs._internal.event_loop import is_in_plan
 from mama_structs.errors import SessionClosed, WrongLoop
 
-FORWARDED_METHODS: Final = ("__len__", "__contains__", "__getitem__", "_repr_html_")
+T = TypeVar("T")
+
+FORWARDED_METHODS: Final = ("__len__", "__bool__", "__contains__", "__getitem__", "_repr_html_")
 # `concurrent.futures.thread` registers an exit handler. Register ours later, so that it runs first and closes the loop.
 EARLIER_EXIT_MODULE: Final = concurrent.futures.thread
 
@@ -49,13 +51,12 @@ class LoopThread:
 
         If the caller is interrupted, the work is cancelled, and the call waits for its end.
         """
-        self._check()
+        self.check_can_block()
         outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
         tasks: list[asyncio.Task[Any]] = []
 
         async def run() -> Any:
-            given = work()
-            return await given if inspect.isawaitable(given) else given
+            return await _call(work)
 
         def end(task: asyncio.Task[Any]) -> None:
             error = asyncio.CancelledError() if task.cancelled() else task.exception()
@@ -79,9 +80,32 @@ class LoopThread:
                 concurrent.futures.wait([outcome])
             raise
 
-    def _check(self) -> None:
+    async def run_async(self, work: Callable[[], Any]) -> Any:
+        """
+        Call *work* in the loop's thread, and await its result in the event loop of the caller.
+
+        If the caller is cancelled, the work is cancelled, too.
+        """
+        self._check_usable()
+        if asyncio.get_running_loop() is self._loop:
+            return await _call(work)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_call(work), self._loop))
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of the thread."""
+        self._check_usable()
+        return self._loop
+
+    def _check_usable(self) -> None:
         if os.getpid() != self._pid:
             raise WrongLoop("the object belongs to the process that made it", hint="open another session here")
+        if self._is_closed:
+            raise SessionClosed("the interpreter ends, and every session was closed")
+
+    def check_can_block(self) -> None:
+        """Raise an error if a blocking call from this thread would deadlock or block a running event loop."""
+        self._check_usable()
         if is_in_plan():
             raise WrongLoop(
                 "a condition on records was about to ask the store that waits for its answer",
@@ -93,8 +117,6 @@ class LoopThread:
                 hint="here: from mama_structs import Session; session = await Session.open(...); "
                 "then await each call, such as await session.memories.search(...)",
             )
-        if self._is_closed:
-            raise SessionClosed("the interpreter ends, and every session was closed")
 
     def close_at_exit(self, inner: object) -> None:
         """Register an async context manager. It is closed at interpreter exit if it still exists."""
@@ -113,6 +135,11 @@ class LoopThread:
         self._is_closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+
+
+async def _call(work: Callable[[], Any]) -> Any:
+    given = work()
+    return await given if inspect.isawaitable(given) else given
 
 
 def _is_in_loop() -> bool:
@@ -209,9 +236,39 @@ def _unwrap_values(keywords: dict[str, Any]) -> dict[str, Any]:
     return {name: unwrap(value) for name, value in keywords.items()}
 
 
+def get_loop_thread() -> LoopThread:
+    """Return the thread in which all objects of `mama_structs.sync` run. It is started on first use."""
+    return _threads.get()
+
+
 def run_in_proxy_loop(proxy: Any, work: Callable[[], Any]) -> Any:
     """Run *work* in the loop of a proxy's object, and return the result. Adapters use this."""
     return proxy._thread.run(work)
+
+
+def get_proxy_loop(proxy: Any) -> asyncio.AbstractEventLoop:
+    """Return the event loop of a proxy's object."""
+    loop: asyncio.AbstractEventLoop = proxy._thread.loop
+    return loop
+
+
+def await_or_run(owner: Any, work: Callable[[Any], Awaitable[T]]) -> Any:
+    """
+    Return ``work(owner)``, to be awaited by the caller. For a proxy, run it and return its result.
+
+    With it, a public function accepts both an async object and its proxy.
+    """
+    if isinstance(owner, SyncProxy):
+        return owner._thread.run(lambda: work(owner._inner))
+    return work(owner)
+
+
+async def await_in_proxy_loop(owner: Any, work: Callable[[], Awaitable[T]]) -> T:
+    """Await *work*. For a proxy, run it in the loop of the proxy's object, and await its result in the running loop."""
+    if isinstance(owner, SyncProxy):
+        result: T = await owner._thread.run_async(work)
+        return result
+    return await work()
 
 
 def _wrap_result(value: Any, thread: LoopThread) -> Any:
@@ -224,15 +281,19 @@ def _wrap_result(value: Any, thread: LoopThread) -> Any:
     return made
 
 
-def make_proxy_class(kind: type[Any], *, module: str) -> Any:
-    """Return a proxy class for *kind*. Its methods block until the async method is done."""
+def make_proxy_class(kind: type[Any], *, module: str, replaced: Mapping[str, Any] | None = None) -> Any:
+    """
+    Return a proxy class for *kind*. Its methods block until the async method is done.
+
+    *replaced* maps names of members to members that are used instead of generated ones.
+    """
     members: dict[str, Any] = {"__module__": module, "__doc__": kind.__doc__, "_kind": kind}
     own = _class_members(kind)
     for name, value in own.items():
         if isinstance(value, property):
             members[name] = property(_make_method(value.fget), doc=value.__doc__)
         elif isinstance(value, staticmethod | classmethod):
-            members[name] = staticmethod(_make_function(getattr(kind, name)))
+            members[name] = staticmethod(make_blocking_function(getattr(kind, name)))
         elif inspect.isasyncgenfunction(value):
             members[name] = _make_generator(value)
         elif inspect.isfunction(value) and not inspect.isasyncgenfunction(inspect.unwrap(value)):
@@ -245,8 +306,8 @@ def make_proxy_class(kind: type[Any], *, module: str) -> Any:
     if "__iter__" in own:
         members["__iter__"] = _iterate
     if "__aenter__" in own:
-        members.update(__enter__=_enter, __exit__=_exit)
-    made = type(kind.__name__, (SyncProxy,), members)
+        members.update(__enter__=enter_proxy, __exit__=exit_proxy)
+    made = type(kind.__name__, (SyncProxy,), members | dict(replaced or {}))
     _proxy_classes[kind] = made
     return made
 
@@ -285,7 +346,9 @@ def _make_generator(function: Any) -> Callable[..., Any]:
     return iterate
 
 
-def _make_function(function: Any) -> Callable[..., Any]:
+def make_blocking_function(function: Any) -> Callable[..., Any]:
+    """Return a function that runs the async *function* in the loop thread. It accepts proxies as arguments."""
+
     @functools.wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
         thread = _threads.get()
@@ -300,12 +363,12 @@ def _iterate(self: SyncProxy) -> Iterator[Any]:
     return iter(self._thread.run(lambda: list(self._inner)))
 
 
-def _enter(self: SyncProxy) -> SyncProxy:
+def enter_proxy(self: SyncProxy) -> SyncProxy:
     """Enter the async context manager, and return the proxy."""
     self._thread.run(self._inner.__aenter__)
     return self
 
 
-def _exit(self: SyncProxy, *raised: object) -> None:
+def exit_proxy(self: SyncProxy, *raised: object) -> None:
     """Exit the async context manager."""
     self._thread.run(lambda: self._inner.__aexit__(*raised))

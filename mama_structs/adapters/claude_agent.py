@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final, cast
 
+from mama_structs.adapters.shared.loop_bridge import require_async_session
 from mama_structs.adapters.shared.tool_results import DEFAULT_MAX_RECALL_CHARS, observe_message, recall_for_messages
 from mama_structs.errors import VersionConflict
 from mama_structs.memory.types.record import NewRecord, Record
@@ -35,6 +36,8 @@ except ImportError as _missing:
         "mama_structs.adapters.claude_agent needs the Claude Agent SDK: pip install 'mama-structs[claude-agent]'"
     ) from _missing
 
+# Name of the framework in error messages.
+_FRAMEWORK: Final = "the Claude Agent SDK"
 # Labels of a transcript's records: host, project, session and, for a subagent, its path.
 _HOST_LABEL: Final = "claude-agent"
 _MAIN_LABEL_COUNT: Final = 3
@@ -174,8 +177,11 @@ def session_store(session: Session) -> SessionStore:
         session: The session that stores the transcripts. It must stay open while they are used, on the event loop that
             opened it.
 
+    Raises:
+        InvalidArgument: *session* is one of `mama_structs.sync`. The SDK is async only.
+
     """
-    return _SessionStore(session)
+    return _SessionStore(require_async_session(session, _FRAMEWORK))
 
 
 def hooks(session: Session, *, max_chars: int = DEFAULT_MAX_RECALL_CHARS) -> dict[HookEvent, list[HookMatcher]]:
@@ -194,7 +200,11 @@ def hooks(session: Session, *, max_chars: int = DEFAULT_MAX_RECALL_CHARS) -> dic
             that opened it.
         max_chars: Maximum number of recalled characters, at least 300.
 
+    Raises:
+        InvalidArgument: *session* is one of `mama_structs.sync`. The SDK is async only.
+
     """
+    require_async_session(session, _FRAMEWORK)
     # Maps the id of a Claude Code session to True if its context no longer contains the recalled text.
     has_lost: dict[str | None, bool] = {}
 

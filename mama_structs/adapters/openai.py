@@ -2,15 +2,18 @@
 Adapter for OpenAI's Responses and Chat Completions APIs: requests and tool calls.
 
 It returns dicts and accepts SDK objects or dicts, so it does not import the SDK. The extra ``openai`` installs it.
+`handle` and `add_recall` are awaited with an async session; with one of `mama_structs.sync` they return their results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias, overload
 
 import attrs
 
+from mama_structs import sync
+from mama_structs.adapters.shared.loop_bridge import await_or_run_with, call_in_session_loop
 from mama_structs.adapters.shared.tool_results import (
     DEFAULT_MAX_RECALL_CHARS,
     ToolCall,
@@ -41,7 +44,7 @@ _ACCEPTED_HINT: Final = "pass a response, a completion, its message, or a list o
 
 
 def tools(
-    session: Session,
+    session: Session | sync.Session,
     *,
     message: object = None,
     api: API = "responses",
@@ -67,23 +70,35 @@ def tools(
 
     """
     _check_api(api)
-    strict_names, deferred_names = (
-        select_tool_names(session.tools, "strict", selection=strict),
-        select_tool_names(session.tools, "defer", selection=defer),
-    )
+    strict_names = select_tool_names(session.tools, "strict", selection=strict)
+    deferred_names = select_tool_names(session.tools, "defer", selection=defer)
     if deferred_names and api == "chat":
         raise InvalidArgument("Chat Completions has no search for tools", hint="use defer with api='responses'")
     sent: list[dict[str, Any]] = []
-    for wire, tool in list_wire_tools(session, message):
+    for wire, tool in call_in_session_loop(session, lambda own: list_wire_tools(own, message)):
         one = _create_function(wire, tool, strict=tool.name in strict_names)
         waits = {"defer_loading": True} if tool.name in deferred_names else {}
         sent.append({"type": "function", **({"function": one} if api == "chat" else one), **waits})
     return [*sent, {"type": "tool_search"}] if deferred_names else sent
 
 
-async def handle(
-    session: Session, answered: object, *, finish_reason: str | None = None, host: Mapping[str, Any] | None = None
-) -> list[dict[str, Any]]:
+@overload
+def handle(
+    session: Session, answered: object, *, finish_reason: str | None = ..., host: Mapping[str, Any] | None = ...
+) -> Coroutine[Any, Any, list[dict[str, Any]]]: ...
+@overload
+def handle(
+    session: sync.Session, answered: object, *, finish_reason: str | None = ..., host: Mapping[str, Any] | None = ...
+) -> list[dict[str, Any]]: ...
+
+
+def handle(
+    session: Session | sync.Session,
+    answered: object,
+    *,
+    finish_reason: str | None = None,
+    host: Mapping[str, Any] | None = None,
+) -> Coroutine[Any, Any, list[dict[str, Any]]] | list[dict[str, Any]]:
     """
     Run the tool calls of a model's answer in order, and return the messages to append.
 
@@ -111,6 +126,12 @@ async def handle(
         WrongLoop: The session belongs to another event loop.
 
     """
+    return await_or_run_with(session, lambda own: _handle(own, answered, finish_reason, host))
+
+
+async def _handle(
+    session: Session, answered: object, finish_reason: str | None, host: Mapping[str, Any] | None
+) -> list[dict[str, Any]]:
     items, own_reason = _extract_items(answered)
     calls = _parse_calls(items, finish_reason if own_reason is None else own_reason)
     if not isinstance(answered, list | tuple) and get_field(answered, "output") is None:
@@ -120,9 +141,17 @@ async def handle(
     return [await _create_output(session, call, host) for call in calls]
 
 
-async def add_recall(
-    session: Session, messages: str | Sequence[Any], *, max_chars: int = DEFAULT_MAX_RECALL_CHARS
-) -> list[Any]:
+@overload
+def add_recall(
+    session: Session, messages: str | Sequence[Any], *, max_chars: int = ...
+) -> Coroutine[Any, Any, list[Any]]: ...
+@overload
+def add_recall(session: sync.Session, messages: str | Sequence[Any], *, max_chars: int = ...) -> list[Any]: ...
+
+
+def add_recall(
+    session: Session | sync.Session, messages: str | Sequence[Any], *, max_chars: int = DEFAULT_MAX_RECALL_CHARS
+) -> Coroutine[Any, Any, list[Any]] | list[Any]:
     """
     Return a conversation with the memories recalled for its last user message appended.
 
@@ -141,12 +170,18 @@ async def add_recall(
         WrongLoop: The session belongs to another event loop.
 
     """
+    return await_or_run_with(session, lambda own: _add_recall(own, messages, max_chars))
+
+
+async def _add_recall(session: Session, messages: str | Sequence[Any], max_chars: int) -> list[Any]:
     said: list[Any] = [{"role": "user", "content": messages}] if isinstance(messages, str) else [*messages]
     text = await recall_for_messages(session, said, max_chars=max_chars)
     return [*said, create_recall_message(text)] if text else said
 
 
-def tool_choice(session: Session, message: object, *, api: API = "responses") -> dict[str, Any] | Literal["auto"]:
+def tool_choice(
+    session: Session | sync.Session, message: object, *, api: API = "responses"
+) -> dict[str, Any] | Literal["auto"]:
     """
     Return a ``tool_choice`` argument that allows only the tools selected for a message.
 
@@ -155,7 +190,7 @@ def tool_choice(session: Session, message: object, *, api: API = "responses") ->
 
     Args:
         session: The session that has the tools.
-        message: The message from which `Session.allowed_for` selects the tools.
+        message: The message from which `Session.tool_names_for` selects the tools.
         api: As for `tools`.
 
     Raises:

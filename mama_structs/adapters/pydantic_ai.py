@@ -1,4 +1,8 @@
-"""Adapter for Pydantic AI: a session's tools and memory; needs the extra ``pydantic-ai``."""
+"""
+Adapter for Pydantic AI: a session's tools and memory; needs the extra ``pydantic-ai``.
+
+Use a session of `mama_structs.sync` for ``agent.run_sync``, and an async one for ``await agent.run``.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,13 @@ from typing import Any, Final, Self
 
 import attrs
 
+from mama_structs import sync
 from mama_structs._internal.control_flow import ControlFlow, find_available_types
+from mama_structs._internal.sync_proxy import await_in_proxy_loop
+from mama_structs.adapters.shared.loop_bridge import check_session
 from mama_structs.adapters.shared.tool_results import (
     DEFAULT_MAX_RECALL_CHARS,
+    ToolAnswer,
     answer_tool_call,
     list_wire_tools,
     observe_message,
@@ -72,12 +80,13 @@ class _SessionToolset(AbstractToolset[Any]):
 
     def __init__(
         self,
-        session: Session,
+        session: Session | sync.Session,
         *,
         id: str | None = None,  # noqa: A002 - the framework's parameter name
         max_retries: int | None = None,
     ) -> None:
         self._session = session
+        self._own = check_session(session)
         self._id = id
         self._max_retries = max_retries
         self._ctx: RunContext[Any] | None = None
@@ -99,20 +108,20 @@ class _SessionToolset(AbstractToolset[Any]):
 
         It has no tool calls, so nothing else stores its refs.
         """
-        if self._ctx is not None and self._session.is_open:
+        if self._ctx is not None and self._own.is_open:
             await self._observe_last_message(self._ctx)
 
     async def _observe_last_message(self, ctx: RunContext[Any]) -> None:
         """Store the refs of the model's last message in this run."""
         last = next((one for one in reversed(ctx.messages) if isinstance(one, ModelResponse)), None)
         if last is not None and last.run_id == ctx.run_id:
-            await observe_message(self._session, last)
+            await await_in_proxy_loop(self._session, lambda: observe_message(self._own, last))
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
         """Return all tools."""
         self._ctx = ctx
-        if self._known_tool_names != (names := self._session.tools.names):
-            self._definitions = [_create_definition(wire, tool) for wire, tool in list_wire_tools(self._session)]
+        if self._known_tool_names != (names := self._own.tools.names):
+            self._definitions = [_create_definition(wire, tool) for wire, tool in list_wire_tools(self._own)]
             self._known_tool_names = names
         max_retries = ctx.max_retries if self._max_retries is None else self._max_retries
         return {
@@ -135,17 +144,19 @@ class _SessionToolset(AbstractToolset[Any]):
         Raise `ModelRetry` if the model can correct the call, otherwise `ToolFailed`.
         """
         await self._observe_last_message(ctx)
-        answered = await answer_tool_call(
-            self._session,
-            name,
-            tool_args,
-            host=dict.fromkeys(HOST_PARAMETERS, ctx),
-            control_flow=_CONTROL_FLOW,
-        )
+
+        async def answer() -> tuple[ToolAnswer, list[Any]]:
+            answered = await answer_tool_call(
+                self._own, name, tool_args, host=dict.fromkeys(HOST_PARAMETERS, ctx), control_flow=_CONTROL_FLOW
+            )
+            parts = answered.parts if answered.has_media else ()
+            return answered, [_create_content(self._own, part) for part in parts]
+
+        answered, contents = await await_in_proxy_loop(self._session, answer)
         if answered.is_native:
             return answered.data
         if answered.has_media:
-            return [_create_content(self._session, part) for part in answered.parts]
+            return contents
         if not answered.is_error:
             # The JSON text has no lone surrogates, which Pydantic AI could not serialize.
             return answered.text if isinstance(answered.data, str) else json.loads(answered.text)
@@ -168,7 +179,7 @@ def _create_content(session: Session, part: str | Media) -> str | BinaryContent 
 
 
 def toolset(
-    session: Session,
+    session: Session | sync.Session,
     *,
     id: str | None = None,  # noqa: A002 - the framework's parameter name
     max_retries: int | None = None,
@@ -184,8 +195,8 @@ def toolset(
     `ImageUrl`: these reach Pydantic AI unchanged.
 
     Args:
-        session: The session that has the tools. It must stay open while they are used, on the event loop that opened
-            it.
+        session: The session that has the tools. It must stay open while they are used. An async one is used on the
+            event loop that opened it; one of `mama_structs.sync` in any thread and loop, such as by ``run_sync``.
         id: The toolset's id, unique within an agent.
         max_retries: How often a model may correct the arguments of a call; None for the agent's own limit.
 
@@ -196,8 +207,9 @@ def toolset(
 class _SessionCapability(AbstractCapability[Any]):
     """The tools and memory of a session for an agent; see `capability`."""
 
-    def __init__(self, session: Session, toolset: _SessionToolset, *, max_chars: int) -> None:
+    def __init__(self, session: Session | sync.Session, toolset: _SessionToolset, *, max_chars: int) -> None:
         self._session = session
+        self._own = check_session(session)
         self._toolset = toolset
         self._max_chars = max_chars
         self.id: str | None = toolset.id
@@ -214,21 +226,27 @@ class _SessionCapability(AbstractCapability[Any]):
 
         In mode ``force_dynamic``, also restrict the tool choice.
         """
-        text = await recall_for_messages(self._session, ctx.messages, max_chars=self._max_chars)
+        settings = request_context.model_settings or {}
+        is_restricted = self._own.exposed_tools.mode == "force_dynamic" and "tool_choice" not in settings
+
+        async def recall() -> tuple[str, tuple[str, ...]]:
+            text = await recall_for_messages(self._own, ctx.messages, max_chars=self._max_chars)
+            return text, self._own.tool_names_for(ctx.messages) if is_restricted else ()
+
+        text, selected = await await_in_proxy_loop(self._session, recall)
         if text:
             ctx.enqueue(UserPromptPart(text))
-        settings = request_context.model_settings or {}
-        if self._session.exposed_tools.mode != "force_dynamic" or "tool_choice" in settings:
+        if not is_restricted:
             return request_context
-        wire = self._session.tools.wire_names.by_tool
-        hidden = {wire[name] for name in {*self._session.tools}.difference(self._session.tool_names_for(ctx.messages))}
+        wire = self._own.tools.wire_names.by_tool
+        hidden = {wire[name] for name in {*self._own.tools}.difference(selected)}
         tools = [one.name for one in request_context.model_request_parameters.function_tools]
         choice = ToolOrOutput([name for name in tools if name not in hidden])
         return replace(request_context, model_settings={**settings, "tool_choice": choice})
 
 
 def capability(
-    session: Session,
+    session: Session | sync.Session,
     *,
     id: str | None = None,  # noqa: A002 - the framework's parameter name
     max_retries: int | None = None,
@@ -239,12 +257,11 @@ def capability(
 
     Its tools are those of `toolset`. The memories recalled for the user's message are appended as a separate message,
     which stays in the history. With ``settings.tools.dynamic="force_dynamic"`` the tool choice is restricted to
-    `Session.allowed_for` of the user's last message, unless the agent's settings have a ``tool_choice``. Calls of other
-    tools still work.
+    `Session.tool_names_for` of the user's last message, unless the agent's settings have a ``tool_choice``. Calls of
+    other tools still work.
 
     Args:
-        session: The session with the tools and memories. It must stay open while they are used, on the event loop that
-            opened it.
+        session: The session with the tools and memories; as for `toolset`.
         id: The id of the capability and its toolset, unique within an agent.
         max_retries: As for `toolset`.
         max_chars: Maximum number of recalled characters, at least 300.

@@ -91,7 +91,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     version = importlib.metadata.version("mama-structs")
     parser.add_argument("--version", action="version", version=f"mama-structs {version}")
     # Add commands without help, so that argparse does not list them. The overview lists them by purpose.
-    commands = parser.add_subparsers(title="command", required=True, metavar="COMMAND", help="one of those below")
+    commands = parser.add_subparsers(
+        title="command", required=True, metavar="COMMAND", help="see below"
+    )
     groups: dict[str, Any] = {"": commands}
     for path, (command, *members) in _COMMANDS.items():
         group_name, _, name = path.rpartition(" ")
@@ -141,7 +143,7 @@ def _create_overview() -> str:
         parts.append("\n".join((f"{title}:", *lines)))
     examples = (f"  mama-structs {path} {_EXAMPLES[path]}".rstrip() for path in _OVERVIEW_EXAMPLES)
     parts.append("\n".join(("examples:", *examples)))
-    return "\n\n".join((*parts, "mama-structs COMMAND --help says more of one."))
+    return "\n\n".join((*parts, "Details of a command: mama-structs COMMAND --help"))
 
 
 def run(given: argparse.Namespace) -> int:
@@ -153,8 +155,8 @@ def run(given: argparse.Namespace) -> int:
         # Without the check, a mistyped path would look like an empty store.
         is_server = is_url(given.store)
         raise InvalidArgument(
-            "in that database was no session yet" if is_server else f"{given.store!r:.200} is no session's directory",
-            hint=f"nothing was made; check the {'address' if is_server else 'path'}",
+            "the database contains no session yet" if is_server else f"{given.store!r:.200} is no session's directory",
+            hint=f"nothing was created; check the {'address' if is_server else 'path'}",
         )
 
     return asyncio.run(given.run(given)) or 0
@@ -162,75 +164,81 @@ def run(given: argparse.Namespace) -> int:
 
 def _list_world_arguments(players: int, latency: int, slowest: int | None = None) -> Iterator[str | tuple[Any, ...]]:
     yield "the generated world and its node"
-    yield "--seed N", "another seed, another world (%(default)s)", {"type": create_integer_parser(), "default": 1}
-    many = f"how many players there are, {_MIN_WORLD_PLAYERS} or more (%(default)s)"
+    yield "--seed N", "seed of the generated world (%(default)s)", {"type": create_integer_parser(), "default": 1}
+    many = f"number of players, at least {_MIN_WORLD_PLAYERS} (%(default)s)"
     yield "--players N", many, {"type": create_integer_parser(_MIN_WORLD_PLAYERS), "default": players}
-    pace = create_integer_parser(0, slowest, why="" if slowest is None else ", or references would miss their deadline")
-    most = "" if slowest is None else f", {slowest} at most"
-    yield "--latency MS", f"milliseconds before every answer{most} (%(default)s)", {"type": pace, "default": latency}
+    pace = create_integer_parser(0, slowest, why="" if slowest is None else ", so that references meet their deadline")
+    most = "" if slowest is None else f", at most {slowest}"
+    yield (
+        "--latency MS",
+        f"delay of each answer in ms{most} (%(default)s)",
+        {"type": pace, "default": latency},
+    )
 
 
 def _create_limit_argument(count: int, which: str = "newest") -> tuple[Any, ...]:
     return (
         "--limit N",
-        f"memories at the most, the {which} (%(default)s)",
+        f"maximum number of memories, the {which} first (%(default)s)",
         {"type": create_integer_parser(1), "default": count},
     )
 
 
-_DIRECTORY: Final = ("store STORE", "a session's directory, which must exist")
+_DIRECTORY: Final = ("store STORE", "an existing session's directory")
 _STORE: Final = (
     "store STORE",
-    "a session's directory, which must exist, or the address of a server: postgresql://user@host/database",
+    "an existing session's directory, or the URL of a server: postgresql://user@host/database",
 )
-_NAMESPACE: Final = ("--namespace NAME", "whose memories (%(default)s)", {"default": "default"})
-_NEW_NAMESPACE: Final = ("--namespace NAME", "the namespace that it is for from now on", {"required": True})
-_OLD_NAMESPACE: Final = ("--from NAME", "the one it is in (%(default)s)", {"dest": "origin", "default": "default"})
+_NAMESPACE: Final = ("--namespace NAME", "namespace of the memories (%(default)s)", {"default": "default"})
+_NEW_NAMESPACE: Final = ("--namespace NAME", "the namespace to move it to", {"required": True})
+_OLD_NAMESPACE: Final = ("--from NAME", "its current namespace (%(default)s)", {"dest": "origin", "default": "default"})
 _JSON: Final = ("--json", "print one JSON object")
 _TYPES: Final = (
     "--type TYPE",
-    "only decisions, checkpoints, insights, contexts or records; can be repeated",
+    "only memories of this type; can be repeated",
     {"action": "append", "dest": "types", "choices": ("decision", "checkpoint", "insight", "context", "record")},
 )
-_TOPIC: Final = ("--topic TOPIC", "only of this topic")
+_TOPIC: Final = ("--topic TOPIC", "only memories of this topic")
 _ID: Final = ("id ID", "a memory's id")
 _REPORT: Final = ("--json", "print the report as one JSON object")
 _EMBEDDERS: Final = ("semantic", "hash")
-_EMBEDDER_HELP: Final = "semantic: the sentence encoder of the extra of that name; hash: words only, always there"
+_EMBEDDER_HELP: Final = (
+    "semantic: the sentence encoder of the extra 'semantic'; hash: words only, always available"
+)
 _IMPORT_SOURCES: Final = ("mem0", "langgraph", "mcp-memory", "basic-memory")
 _SOURCE_HELP: Final = (
-    "mem0: Qdrant's folder, history.db, or what get_all() gives as JSON; langgraph: the file of a SqliteStore; "
-    "mcp-memory: the server's memory.jsonl; basic-memory: the folder of notes"
+    "mem0: Qdrant's folder, history.db, or the JSON of get_all(); langgraph: the file of a SqliteStore; "
+    "mcp-memory: the server's memory.jsonl; basic-memory: the folder with the notes"
 )
-_NEW_STORE: Final = ("store STORE", "a session's directory, made if it does not exist, or the address of a server")
-_DEFAULT_HELP: Final = "by default the one that the store was written with, or else the better one that is installed"
+_NEW_STORE: Final = ("store STORE", "a session's directory, created if missing, or the URL of a server")
+_DEFAULT_HELP: Final = "by default the embedder of the store, or for a new store the best installed one"
 _EMBEDDER: Final = ("--embedder", f"{_EMBEDDER_HELP}; {_DEFAULT_HELP}", {"choices": _EMBEDDERS})
 _PLAYER_HELP: Final = (
-    "the player in question, such as 1-11, with guild, planet and fleet, among the first 1,024 that the node lists; "
-    "by default 1-11 of the bundled node, and of a real one the first that has these"
+    "the player to show, such as 1-11, with guild, planet and fleet, among the first 1,024 of the node; "
+    "by default 1-11 on the bundled node, else the first player that has all three"
 )
 _DYNAMIC_HELP: Final = (
-    "auto: who has subscribed to changes sees the tools that fit the user's message; force_static: all clients see "
-    "all tools; force_dynamic: all see what fits"
+    "auto: clients that subscribe to changes see the tools that match the user's message; "
+    "force_static: all clients see all tools; force_dynamic: all clients see the matching tools"
 )
 _TOKEN_HELP: Final = (
-    f"Over HTTP clients must send the token that {serving.TOKEN_VARIABLE} or --token-file holds as "
-    "'Authorization: Bearer ...'. On an address that others can reach there must be one."
+    f"Over HTTP, clients must send the token from {serving.TOKEN_VARIABLE} or --token-file as "
+    "'Authorization: Bearer ...'. It is required on an address that other computers can reach."
 )
 _HOOK_HELP: Final = (
-    "stdin holds the event as the agent writes it: a session's start, a user's prompt, or what precedes a compaction. "
-    "stdout gets the answer as that agent reads it, {} where there is nothing to say or anything goes wrong, and the "
-    "exit code is 0 always. A helper process keeps the store open, and ends when nobody has asked for half an hour."
+    "Reads the event from stdin, as the agent writes it: session start, user prompt or compaction. "
+    "Writes the answer to stdout in the agent's format: {} if there is nothing to say or if an error occurs. The "
+    "exit code is always 0. A helper process keeps the store open, and ends after half an hour without events."
 )
 _GROUPS: Final = {
     "try it": ("demo", "fake-node"),
-    "see what is remembered": ("list", "search", "show", "recall", "view", "stats"),
-    "delete for good": ("forget",),
+    "read memories": ("list", "search", "show", "recall", "view", "stats"),
+    "erase": ("erase",),
     "connect an agent": ("serve-mcp", "hook"),
-    "look after a store": (
+    "maintain a store": (
         "check", "backup", "copy", "export", "import", "conversations", "maintain", "rebuild", "reembed",
     ),
-    "come over from elsewhere": ("import-from", "migrate", "rollback"),
+    "import from other programs": ("import-from", "migrate", "rollback"),
 }  # fmt: skip
 # Arguments of the example call in the help of each command.
 _EXAMPLES: Final = {
@@ -242,7 +250,7 @@ _EXAMPLES: Final = {
     "recall": "agent.mama 'continue from yesterday'",
     "view": "agent.mama -o memories.html",
     "stats": "agent.mama --namespace user:ada",
-    "forget": "agent.mama --about customer-17 --dry-run",
+    "erase": "agent.mama --about customer-17 --dry-run",
     "serve-mcp": "agent.mama --http 8317",
     "hook": "agent.mama < event.json",
     "check": "agent.mama",
@@ -263,20 +271,20 @@ _EXAMPLES: Final = {
 # The overview shows the examples of these commands.
 _OVERVIEW_EXAMPLES: Final = ("demo", "search", "view", "serve-mcp")
 _SHORT_DESCRIPTIONS: Final = {
-    "demo": "memory, then references, then what references cost",
-    "show": "show one memory whole, how it evolved, what is linked to it",
-    "view": "write one page for a browser: search, timelines, a graph",
-    "forget": "delete memories so that nothing of their texts stays; asks first",
-    "hook": "tell a coding agent, by its hooks, what it should know",
-    "check": "look for damage; nothing is repaired",
-    "copy": "copy a store to another, go on with a copy, compare",
-    "import": "add the memories of a file that export wrote",
+    "demo": "show memory and references in action",
+    "show": "show one memory in full, with its history and links",
+    "view": "write an HTML page with search, timelines and a graph",
+    "erase": "erase memories and all copies of their texts; asks first",
+    "hook": "answer the hooks of a coding agent with recalled memories",
+    "check": "check a store for damage; repairs nothing",
+    "copy": "copy a store to another, or continue a copy, and compare",
+    "import": "import the memories of an exported file",
     "maintain": "remove weak and old automatic links",
-    "rebuild": "build the search indexes anew; no memory is lost",
-    "reembed": "change over to another embedder",
-    "import-from": "take over memories of mem0, LangGraph, MCP's server, basic-memory",
-    "migrate": "take over the memories of a MAMA v1.0 database",
-    "fake-node": "serve a generated Structs world until stopped",
+    "rebuild": "rebuild the search indexes from the saved memories",
+    "reembed": "change to another embedder",
+    "import-from": "import from mem0, LangGraph, MCP's memory server, basic-memory",
+    "migrate": "import the memories of a MAMA v1.0 database",
+    "fake-node": "serve a generated Structs world until interrupted",
     "conversations": "list, delete and move conversations",
     "serve-mcp": "serve a session's tools to MCP clients, over stdio or HTTP",
 }
@@ -288,9 +296,9 @@ _EPILOGS: Final = {"serve-mcp": _TOKEN_HELP, "hook": _HOOK_HELP}
 _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     "demo": (
         serving.demo,
-        ("--base-url URL", "ask this node, such as http://localhost:1317"),
+        ("--base-url URL", "use this node, such as http://localhost:1317"),
         ("--player ID", _PLAYER_HELP, {"type": parse_player_id}),
-        ("--json", "print nothing but the figures, as one JSON object"),
+        ("--json", "print only the results, as one JSON object"),
         *_list_world_arguments(**serving.DEMO_WORLD, slowest=_MAX_DEMO_LATENCY_MS),
     ),
     "fake-node": (
@@ -298,7 +306,7 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
         ("--host", "the address to listen on (%(default)s)", {"default": LOOPBACK}),
         (
             "--port",
-            "the port, 0 for any free one (%(default)s)",
+            "the port, or 0 for a free port (%(default)s)",
             {"type": create_integer_parser(0, MAX_PORT), "default": 1317},
         ),
         *_list_world_arguments(players=40, latency=0),
@@ -308,7 +316,7 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     "search": (
         reading.search,
         _STORE,
-        ("query QUERY", "in any words"),
+        ("query QUERY", "the text to search for"),
         _create_limit_argument(10, "best"),
         _TYPES,
         _TOPIC,
@@ -318,10 +326,10 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     "recall": (
         reading.recall,
         _STORE,
-        ("message MESSAGE", "what a user would say"),
+        ("message MESSAGE", "the message of a user"),
         (
             "--max-chars N",
-            "characters at the most (%(default)s)",
+            "maximum number of characters (%(default)s)",
             {"type": create_integer_parser(300), "default": 2_000},
         ),
         _NAMESPACE,
@@ -330,31 +338,35 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     "view": (
         reading.view,
         _STORE,
-        ("-o FILE", "the page; by default the directory's name with .html, here, or memories.html", {"dest": "output"}),
+        (
+            "-o FILE",
+            "the output file; by default the directory's name with .html",
+            {"dest": "output"},
+        ),
         _create_limit_argument(10_000),
         _NAMESPACE,
     ),
-    "forget": (
-        reading.forget,
+    "erase": (
+        reading.erase,
         _STORE,
-        ("ids ID", "ids of memories", {"nargs": "*"}),
-        ("--about NAME", "only what names this id, or has this topic, exactly"),
-        ("--source SOURCE", "only what has this source, or rests on it"),
-        ("--before TIME", "only what was saved before this day or time (UTC)", {"type": parse_time}),
-        ("--dry-run", "only say how much that would be"),
-        ("--yes", "do not ask"),
+        ("ids ID", "ids of the memories to erase", {"nargs": "*"}),
+        ("--about NAME", "only memories that mention this id or have exactly this topic"),
+        ("--source SOURCE", "only memories with this source, or with evidence from it"),
+        ("--before TIME", "only memories saved before this date or time (UTC)", {"type": parse_time}),
+        ("--dry-run", "only print the number of items that would be erased"),
+        ("--yes", "skip the question"),
         _NAMESPACE,
         _REPORT,
     ),
     "check": (upkeep.check, _STORE, _NAMESPACE, _JSON),
     "stats": (upkeep.stats, _STORE, _NAMESPACE, _JSON),
     "rebuild": (upkeep.rebuild, _STORE, _NAMESPACE),
-    "backup": (upkeep.backup_store, _DIRECTORY, ("target TARGET", "a directory that does not exist yet, or is empty")),
+    "backup": (upkeep.backup_store, _DIRECTORY, ("target TARGET", "a directory that is missing or empty")),
     "copy": (
         upkeep.copy_store,
         _STORE,
-        ("target TARGET", "another directory or server, new or with an earlier run's copy"),
-        ("--namespace NAME", "only the memories and conversations of this one; all by default"),
+        ("target TARGET", "another directory or server: empty, or with the copy of an earlier run"),
+        ("--namespace NAME", "only the memories and conversations of this namespace; by default all"),
         _JSON,
     ),
     "conversations assign": (
@@ -366,7 +378,7 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     ),
     "conversations list": (upkeep.list_conversations, _STORE, _NAMESPACE, _JSON),
     "conversations delete": (upkeep.delete_conversation, ("name CONVERSATION", "its name"), _STORE, _NAMESPACE),
-    "export": (upkeep.export, _STORE, ("file FILE", "the file, JSON lines; one that exists is replaced"), _NAMESPACE),
+    "export": (upkeep.export, _STORE, ("file FILE", "the JSON Lines file; an existing file is replaced"), _NAMESPACE),
     "import": (upkeep.import_file, _STORE, ("file FILE", "the file"), _NAMESPACE),
     "maintain": (upkeep.maintain, _STORE, _NAMESPACE),
     "reembed": (
@@ -377,21 +389,21 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     ),
     "migrate": (
         upkeep.migrate,
-        ("old OLD.db", "the old file, such as ~/.claude/mama-memory.db"),
+        ("old OLD.db", "the v1.0 database, such as ~/.claude/mama-memory.db"),
         _NEW_STORE,
-        ("--dry-run", "only say what would be done"),
+        ("--dry-run", "only report what would be imported"),
         _EMBEDDER,
         _NAMESPACE,
         _REPORT,
     ),
     "import-from": (
         upkeep.import_from,
-        ("kind KIND", f"whose they are: {', '.join(_IMPORT_SOURCES)}", {"choices": _IMPORT_SOURCES}),
+        ("kind KIND", f"the program: {', '.join(_IMPORT_SOURCES)}", {"choices": _IMPORT_SOURCES}),
         ("source SOURCE", _SOURCE_HELP),
         _NEW_STORE,
-        ("--user ID", "of mem0's memories, only those of this user id"),
-        ("--dry-run", "only say what would be done"),
-        ("--again", "add also what was taken over before, and deleted here since"),
+        ("--user ID", "only mem0's memories of this user id"),
+        ("--dry-run", "only report what would be imported"),
+        ("--again", "also import memories that were imported earlier and deleted here since"),
         _EMBEDDER,
         _NAMESPACE,
         _REPORT,
@@ -399,42 +411,42 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     "rollback": (
         upkeep.roll_back,
         _STORE,
-        ("--force", "delete also what was changed since, and what later memories link to"),
+        ("--force", "also delete memories that changed since or that later memories link to"),
         _NAMESPACE,
         _REPORT,
     ),
     "hook": (
         serving.hook,
         _DIRECTORY,
-        ("--namespace NAME", "whose memories (%(default)s)", {"default": "default"}),
-        ("--max-chars N", "characters of the text at the most, 300 or more (%(default)s)", {"default": 2_000}),
-        ("--seconds S", "the agent waits for no longer (%(default)s)", {"default": 2.0}),
+        ("--namespace NAME", "namespace of the memories (%(default)s)", {"default": "default"}),
+        ("--max-chars N", "maximum number of characters of the text, at least 300 (%(default)s)", {"default": 2_000}),
+        ("--seconds S", "maximum seconds that the agent waits (%(default)s)", {"default": 2.0}),
     ),
     "serve-mcp": (
         serving.serve_mcp,
-        ("store STORE", "the session's directory, made if it is missing, or the address of a server"),
+        ("store STORE", "the session's directory, created if missing, or the URL of a server"),
         ("--structs URL", "a Structs node, such as http://localhost:1317"),
-        ("--namespace NAME", "whose memories and conversations (%(default)s)", {"default": "default"}),
+        ("--namespace NAME", "namespace of the memories and conversations (%(default)s)", {"default": "default"}),
         (
             "--reads NAME",
-            "a further namespace that is searched and never written; can be repeated",
+            "a further namespace to search but not to write; can be repeated",
             {"action": "append", "default": []},
         ),
-        ("--conversation NAME", "whose refs; a fresh conversation by default"),
-        ("--files DIR", "the directory below which clients may write files; without it they have no tool for that"),
+        ("--conversation NAME", "the conversation with the refs; by default a fresh one"),
+        ("--files DIR", "the directory below which clients may write files; by default clients cannot write files"),
         ("--dynamic", _DYNAMIC_HELP, {"choices": ("auto", "force_static", "force_dynamic")}),
-        ("--deprecated", "list the tools of v1.0, too"),
-        ("--verbose", "log on stderr what is decided, without any content"),
+        ("--deprecated", "also list the deprecated tools of v1.0"),
+        ("--verbose", "log decisions to stderr, without content"),
         "over HTTP",
         (
             "--http [HOST:]PORT",
-            f"listen there, by default on {LOOPBACK} only; port 0 takes any free one",
+            f"serve over HTTP, by default on {LOOPBACK} only; port 0 selects a free port",
             {"type": parse_address},
         ),
-        ("--token-file FILE", "holds the token that clients must send"),
+        ("--token-file FILE", "file with the token that clients must send"),
         (
             "--allow-host NAME",
-            "a further name by which clients may reach this server; can be repeated",
+            "a further host name of this server; can be repeated",
             {"action": "append", "default": []},
         ),
     ),

@@ -110,13 +110,13 @@ class _ResumeDetector:
     """
     Detects messages that resume work.
 
-    Replaces `Exposure`, which takes a fifth of a second to load.
+    Replaces `ToolSelector`, which takes a fifth of a second to load.
     """
 
     kind: str | None = None
 
     def detect(self, text: str) -> _ResumeDetector:
-        """Classify a message. Has the interface of `Exposure.detect`."""
+        """Classify a message. Has the interface of `ToolSelector.detect`."""
         lower = text.lower()
         self.kind = "resuming" if any(words in lower for words in _RESUME_PHRASES) else None
         return self

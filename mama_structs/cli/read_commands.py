@@ -1,4 +1,4 @@
-"""Commands for reading and deleting memories: list, show, search, recall, view, forget."""
+"""Commands for reading and deleting memories: list, show, search, recall, view, erase."""
 
 # ruff: noqa: PLC0415 - slow imports are local, so that the command starts fast
 
@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import mama_structs  # for annotations only; its submodules load lazily
-from mama_structs._internal.reprs import escape_unprintable, truncate_line
+from mama_structs._internal.reprs import escape_unprintable, format_count, truncate_line
 from mama_structs.cli.arguments import open_session
 from mama_structs.cli.hook import stop_helper
 from mama_structs.cli.output import confirm, format_table, print_answer, print_lines, report_progress, write_stderr
+from mama_structs.errors import InvalidArgument
 
 # Maximum width of a table cell, in terminal columns.
 _TEXT_COLUMNS = 72
@@ -24,11 +25,7 @@ _TOPIC_COLUMNS = 24
 async def list_memories(given: argparse.Namespace) -> None:
     """List memories, newest first."""
     async with open_session(given) as session:
-        if given.topic is None:
-            found: Sequence[Any] = await session.memories.list(limit=given.limit, type=given.types or None)
-        else:
-            chain = await session.memories.history(topic=given.topic)
-            found = [one for one in chain.memories if not given.types or one.type.value in given.types][: given.limit]
+        found = await session.memories.list(limit=given.limit, type=given.types or None, topic=given.topic)
     _print_memories(given, found, [[*_create_row(memory)] for memory in found])
 
 
@@ -49,12 +46,12 @@ async def search(given: argparse.Namespace) -> None:
     from mama_structs.errors import EmbeddingFailed
     from mama_structs.memory.store.lexical_store import LexicalMemoryStore
 
-    filters: dict[str, Any] = {"limit": given.limit, "types": given.types or None, "topic": given.topic}
+    filters: dict[str, Any] = {"limit": given.limit, "type": given.types or None, "topic": given.topic}
     async with open_session(given) as session:
         try:
             hits = await session.memories.search(given.query, **filters)
         except EmbeddingFailed as error:
-            write_stderr(f"mama-structs: by words alone: {error}\n")
+            write_stderr(f"mama-structs: searched by words only: {error}\n")
             hits = await LexicalMemoryStore(session.memories._shared).search(given.query, **filters)
     rows = [
         [f"{hit.relevance:.2f}", *_create_row(hit.memory, is_superseded=hit.superseded_by is not None)] for hit in hits
@@ -82,26 +79,28 @@ async def view(given: argparse.Namespace) -> None:
     print_lines(escape_unprintable(f"{page.shown_count:,} of {page.count:,} memories are in {target}"))
 
 
-async def forget(given: argparse.Namespace) -> int:
-    """Delete memories permanently, with all copies of their texts in the store; asks first."""
-    from mama_structs._internal.jsonable import to_jsonable
+async def erase(given: argparse.Namespace) -> int:
+    """Erase memories permanently, with all copies of their texts in the store; asks first."""
     from mama_structs._internal.validation import is_url
+    from mama_structs.memory.upkeep.erasure import EraseRequest
 
-    filters = {"about": given.about, "source": given.source, "before": given.before}
+    if not given.ids and given.about is given.source is given.before is None:
+        raise InvalidArgument("no memories were named", hint="pass ids, --about, --source or --before")
+    request = EraseRequest.checked(ids=given.ids or None, about=given.about, source=given.source, before=given.before)
     if not is_url(given.store):
         # Stop a running hook helper, because its open conversations would keep the erasure pending.
         stop_helper(given.store)
     async with open_session(given) as session:
-        planned = await session.memories.erase(given.ids or None, **filters, dry_run=True)
+        planned = await session.memories._erase(request, dry_run=True)
         if given.dry_run or not planned.count:
-            print_answer(given, to_jsonable(planned), _format_report(planned))
+            print_answer(given, planned.to_dict(), _format_report(planned))
             return 0
-        if not given.yes and not confirm(f"forget {planned.count:,} memories for good?"):
-            write_stderr("mama-structs: nothing was forgotten (--yes does not ask)\n")
+        if not given.yes and not confirm(f"erase {format_count(planned.count, 'memory', 'memories')} permanently?"):
+            write_stderr("mama-structs: nothing was erased (--yes skips the question)\n")
             return 1
-        with report_progress("forgotten", "memories") as progress:
-            done = await session.memories.erase(given.ids or None, **filters, progress=progress)
-    print_answer(given, to_jsonable(done), _format_report(done))
+        with report_progress("erased", "memories") as progress:
+            done = await session.memories._erase(request, dry_run=False, progress=progress)
+    print_answer(given, done.to_dict(), _format_report(done))
     return 0
 
 
@@ -109,14 +108,14 @@ def _format_report(done: Any) -> str:
     counted = ", ".join(f"{count:,} {kind}" for kind, count in done.memories.items()) or "no memories"
     also = (
         (done.links, "links"),
-        (done.updated_memories, "memories mended"),
-        (done.texts, "texts"),
+        (done.updated_memories, "updated memories"),
+        (done.evidence_texts, "evidence texts"),
         (done.refs, "refs"),
     )
     parts = [counted, *(f"{count:,} {what}" for count, what in also if count)]
-    lines = [f"{'would be ' if done.dry_run else ''}forgotten: {', '.join(parts)}"]
+    lines = [f"{'would be ' if done.dry_run else ''}erased: {', '.join(parts)}"]
     lines += [f"pending: {one}" for one in done.pending]
-    lines += [f"not reached: {one}" for one in done.out_of_scope]
+    lines += [f"out of scope: {one}" for one in done.out_of_scope]
     return "\n".join(map(escape_unprintable, lines))
 
 
@@ -152,27 +151,27 @@ def _format_memory(around: Any, evidence: Iterable[Any]) -> Iterator[str]:
         "created": f"{memory.created_at:%Y-%m-%d %H:%M} UTC",
         "confidence": getattr(own, "confidence", None),
         "outcome": getattr(own, "outcome", None),
-        "because": getattr(own, "outcome_reason", None),
+        "reason": getattr(own, "outcome_reason", None),
         "tags": ", ".join(getattr(own, "tags", ())),
         "source": getattr(own, "source", None),
         "labels": " / ".join(getattr(own, "labels", ())),
         "key": getattr(own, "key", None),
         "version": getattr(own, "version", None),
         "from": memory.origin if memory.trust == memory.origin else f"{memory.origin}, trusted as {memory.trust}",
-        "holds until": memory.valid_until and f"{memory.valid_until:%Y-%m-%d %H:%M} UTC",
-        "said again": len(memory.repeated_at) or None,
+        "valid until": memory.valid_until and f"{memory.valid_until:%Y-%m-%d %H:%M} UTC",
+        "repeated": len(memory.repeated_at) or None,
     }
     yield memory.id
     yield from (f"{name}: {value}" for name, value in facts.items() if value not in (None, ""))
     yield from ("", *memory.content.splitlines())
     for title, lines in (
-        ("Why", getattr(own, "reasoning", "").splitlines()),
+        ("Reasoning", getattr(own, "reasoning", "").splitlines()),
         ("Open files", getattr(own, "open_files", ())),
         ("Next", getattr(own, "next_steps", ())),
         ("Value", json.dumps(own.value, ensure_ascii=False, indent=1).splitlines() if hasattr(own, "value") else ()),
         ("Evidence", [one.source for one in evidence]),
-        ("Before it was corrected", [" ".join(one.content.split()) for one in memory.previous_texts]),
-        ("How it evolved", str(around.chain).splitlines() if len(around.chain) > 1 else ()),
+        ("Previous texts", [" ".join(one.content.split()) for one in memory.previous_texts]),
+        ("History", str(around.history).splitlines() if len(around.history) > 1 else ()),
         ("Links", [_format_link(link, memory.id) for link in around.links if link.link_type != "temporal"]),
     ):
         if lines:

@@ -30,13 +30,13 @@ async def check(given: argparse.Namespace) -> int:
         async with open_session(given) as session:
             report = await admin.check(session)
     except StoreDamaged as error:
-        # If the store is too damaged to be opened, report the damage as findings.
+        # If the store is too damaged to be opened, report the damage as issues.
         found = [f"{error.file}: {line}" for line in error.findings] or [str(error)]
         report = CheckReport(tuple(Issue("error", "damaged", line) for line in found))
     fields = ("severity", "kind", "message", "key")
-    findings = [{field: getattr(one, field) for field in fields} for one in report.issues]
+    issues = [{field: getattr(one, field) for field in fields} for one in report.issues]
     lines = (to_printable(f"{one.severity}: {one.message}") for one in report.issues)
-    print_answer(given, {"ok": report.ok, "findings": findings}, "\n".join(lines) or "no damage found")
+    print_answer(given, {"ok": report.ok, "issues": issues}, "\n".join(lines) or "no damage found")
     return 0 if report.ok else 1
 
 
@@ -67,7 +67,7 @@ async def rebuild(given: argparse.Namespace) -> int:
         with report_progress("rebuilt", "memories") as progress:
             damaged = await admin.rebuild(session.memories, progress=progress)
         count = await session.memories.count()
-    print_lines("\n".join([*(to_printable(f"left out: {line}") for line in damaged), f"{count:,} memories indexed"]))
+    print_lines("\n".join([*(to_printable(f"skipped: {line}") for line in damaged), f"{count:,} memories indexed"]))
     return 1 if damaged else 0
 
 
@@ -82,7 +82,7 @@ async def backup_store(given: argparse.Namespace) -> None:
         raise InvalidArgument("a server cannot be copied as a directory", hint="pg_dump -n mama_structs")
     with report_progress("copied", "pages") as progress:
         await backup(Path(given.store), Path(given.target), progress=progress)
-    print_lines(to_printable(f"{given.store} is copied to {given.target}"))
+    print_lines(to_printable(f"{given.store} was copied to {given.target}"))
 
 
 async def copy_store(given: argparse.Namespace) -> int:
@@ -91,16 +91,16 @@ async def copy_store(given: argparse.Namespace) -> int:
 
     from mama_structs import admin
 
-    with report_progress("copied and compared", "things", resumable=True) as progress:
+    with report_progress("copied and compared", "items", resumable=True) as progress:
         copied = await admin.copy(given.store, given.target, namespace=given.namespace, progress=progress)
     lines = [f"not copied: {line}" for line in copied.damaged]
     for one in copied.namespaces:
         counts = (
             f"{count:,} {kind} ({one.digests[kind][:_DIGEST_PREFIX_CHARS]})" for kind, count in one.counts.items()
         )
-        lines.append(f"{one.name}: {', '.join(counts) or 'nothing'}; {one.added:,} memories are new there")
-    same = mask_passwords(f"{given.target} holds the same as {given.store}")
-    lines.append(same + ("" if copied.ok else ", but for what is damaged"))
+        lines.append(f"{one.name}: {', '.join(counts) or 'nothing'}; {one.added:,} memories are new")
+    same = mask_passwords(f"{given.target} has the same content as {given.store}")
+    lines.append(same + ("" if copied.ok else ", except for damaged items"))
     print_answer(given, {"ok": copied.ok, **attrs.asdict(copied)}, "\n".join(map(to_printable, lines)))
     return 0 if copied.ok else 1
 
@@ -118,7 +118,7 @@ async def assign_conversation(given: argparse.Namespace) -> None:
     finally:
         await home.close()
     what = f"{moved_count:,} refs and descriptors" if moved_count != 1 else "1 ref or descriptor"
-    print_lines(to_printable(f"{given.name} is moved from {given.origin} to {given.namespace}, with {what}"))
+    print_lines(to_printable(f"{given.name} was moved from {given.origin} to {given.namespace}, with {what}"))
 
 
 async def list_conversations(given: argparse.Namespace) -> None:
@@ -134,7 +134,7 @@ async def list_conversations(given: argparse.Namespace) -> None:
         for one in found
     ]
     lines = (to_printable(repr(one)[1:-1].partition(" ")[2]) for one in found)
-    print_answer(given, figures, "\n".join(lines) or "there are none")
+    print_answer(given, figures, "\n".join(lines) or "no conversations")
 
 
 async def delete_conversation(given: argparse.Namespace) -> None:
@@ -143,7 +143,7 @@ async def delete_conversation(given: argparse.Namespace) -> None:
 
     await check_namespace(given)
     await admin.delete_conversation(given.store, given.name, namespace=given.namespace)
-    print_lines(to_printable(f"{given.name} is deleted"))
+    print_lines(to_printable(f"{given.name} was deleted"))
 
 
 async def export(given: argparse.Namespace) -> None:
@@ -153,7 +153,7 @@ async def export(given: argparse.Namespace) -> None:
     async with open_session(given) as session:
         with report_progress("exported", "memories") as progress:
             count = await admin.export_jsonl(session.memories, given.file, progress=progress)
-    print_lines(to_printable(f"{count:,} memories are written to {given.file}"))
+    print_lines(to_printable(f"{count:,} memories were written to {given.file}"))
 
 
 async def import_file(given: argparse.Namespace) -> None:
@@ -164,11 +164,11 @@ async def import_file(given: argparse.Namespace) -> None:
     async with open_session(given, read_export_embedder(given.file), is_new=True) as session:
         with report_progress("imported", "memories", resumable=True) as progress:
             done = await admin.import_jsonl(session.memories, given.file, progress=progress)
-    parts = [f"{done.added:,} memories added", f"{done.existing:,} were there already"]
+    parts = [f"{done.added:,} memories added", f"{done.existing:,} existed already"]
     if done.embedded:
-        parts.append(f"{done.embedded:,} embedded anew")
+        parts.append(f"{done.embedded:,} embedded again")
     if done.dropped_links:
-        parts.append(f"{done.dropped_links:,} links left out, whose other end is not there")
+        parts.append(f"{done.dropped_links:,} links skipped, because a memory is missing")
     print_lines(", ".join(parts))
 
 
@@ -178,7 +178,7 @@ async def maintain(given: argparse.Namespace) -> None:
 
     async with open_session(given) as session:
         done = await admin.maintain(session)
-    print_lines(f"{done.pruned:,} links removed" if done.due else "nothing was due")
+    print_lines(f"{done.pruned:,} links removed" if done.due else "maintenance was not due")
 
 
 async def reembed(given: argparse.Namespace) -> None:
@@ -189,7 +189,7 @@ async def reembed(given: argparse.Namespace) -> None:
     async with open_session(given) as session:
         with report_progress("embedded", "memories", resumable=True) as progress:
             count = await admin.reembed(session.memories, embedder, progress=progress)
-    print_lines(f"{count:,} memories embedded by {embedder.name}")
+    print_lines(f"{count:,} memories embedded with {embedder.name}")
 
 
 async def migrate(given: argparse.Namespace) -> None:
@@ -198,7 +198,7 @@ async def migrate(given: argparse.Namespace) -> None:
 
     import attrs
 
-    from mama_structs.importers.mama_v1 import migrate_v1, read_v1
+    from mama_structs.importers import migrate_v1, read_v1
 
     begun = time.perf_counter()
     # Read the old file first, so that no store is created if the file is unreadable.
@@ -207,7 +207,7 @@ async def migrate(given: argparse.Namespace) -> None:
         with report_progress("migrated", "steps", resumable=True, lines=False) as progress:
             report = await migrate_v1(session.memories, old, dry_run=given.dry_run, progress=progress)
     report = attrs.evolve(report, seconds=time.perf_counter() - begun)
-    print_answer(given, report.to_json(), str(report))
+    print_answer(given, report.to_dict(), str(report))
 
 
 async def import_from(given: argparse.Namespace) -> None:
@@ -220,7 +220,7 @@ async def import_from(given: argparse.Namespace) -> None:
         with report_progress("imported", "items", resumable=True, lines=False) as progress:
             how = {"dry_run": given.dry_run, "again": given.again, "progress": progress}
             report = await import_data(session.memories, outside, **how)
-    print_answer(given, report.to_json(), str(report))
+    print_answer(given, report.to_dict(), str(report))
 
 
 @contextlib.asynccontextmanager
@@ -237,9 +237,9 @@ async def _open_for_import(given: argparse.Namespace) -> AsyncIterator[mama_stru
 
 async def roll_back(given: argparse.Namespace) -> None:
     """Undo the last migration by deleting only the data that it added."""
-    from mama_structs.importers.mama_v1 import rollback_v1
+    from mama_structs.importers import rollback_v1
 
     async with open_session(given) as session:
         with report_progress("deleted", "memories", resumable=True) as progress:
             report = await rollback_v1(session.memories, force=given.force, progress=progress)
-    print_answer(given, report.to_json(), str(report))
+    print_answer(given, report.to_dict(), str(report))

@@ -21,20 +21,18 @@ from numpy.typing import NDArray
 from mama_structs._internal import validation as _check
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, MemoryStoreError, RerankingFailed, repr_short
 from mama_structs.memory.embedding.chunks import MIN_TOKENS, estimate_tokens
-from mama_structs.memory.embedding.factory import CallableEmbedder, default_embedder
+from mama_structs.memory.embedding.factory import default_embedder
 from mama_structs.memory.embedding.protocol import (  # noqa: F401 - for type hints
     CalibratingEmbedder,
     Calibration,
     Kind,
     Vectors,
     calibrate_embedder,
-    fingerprint_of,
     normalize_rows,
 )
 from mama_structs.memory.types.reranker import Reranker, as_reranker, check_reranker
 
 __all__ = [
-    "CallableEmbedder",
     "CohereEmbedder",
     "OnnxEmbedder",
     "OnnxReranker",
@@ -43,9 +41,8 @@ __all__ = [
     "SentenceTransformerEmbedder",
     "VoyageEmbedder",
     "as_reranker",
-    "calibrated",
+    "calibrate_embedder",
     "default_embedder",
-    "fingerprint_of",
 ]
 
 _MAX_CHUNK_TOKENS: Final = 2048
@@ -90,11 +87,11 @@ class ServiceEmbedder(CalibratingEmbedder):
     """The provider's name, which is also the name of its extra."""
     _package: ClassVar[tuple[str, str]]
     """The package and the name of its client class."""
-    model_dimensions: ClassVar[Mapping[str, int]]
+    _model_dimensions: ClassVar[Mapping[str, int]]
     """The default dimensions of known models."""
-    default_dimensions: ClassVar[int] = 0
+    _default_dimensions: ClassVar[int] = 0
     """The default dimensions of all other models; 0 if they must be passed."""
-    dimensions_parameter: ClassVar[str] = "output_dimension"
+    _dimensions_parameter: ClassVar[str] = "output_dimension"
     """The service's parameter for dimensions that differ from the model's default."""
 
     model: str
@@ -104,9 +101,9 @@ class ServiceEmbedder(CalibratingEmbedder):
     batch_size: int = 128
 
     def __attrs_post_init__(self) -> None:
-        self.dimensions = self.dimensions or self.model_dimensions.get(self.model, self.default_dimensions)
+        self.dimensions = self.dimensions or self._model_dimensions.get(self.model, self._default_dimensions)
         if not self.dimensions:
-            known = ", ".join(self.model_dimensions)
+            known = ", ".join(self._model_dimensions)
             raise InvalidArgument(
                 f"dimensions must be given for the model {self.model!r:.80}: only {known} are known here"
             )
@@ -133,8 +130,8 @@ class ServiceEmbedder(CalibratingEmbedder):
         if self.client is None:
             package, client = self._package
             self.client = getattr(_import_package(package, self._provider), client)()
-        own = self.model_dimensions.get(self.model, self.default_dimensions)
-        options = {} if self.dimensions == own else {self.dimensions_parameter: self.dimensions}
+        own = self._model_dimensions.get(self.model, self._default_dimensions)
+        options = {} if self.dimensions == own else {self._dimensions_parameter: self.dimensions}
         vectors: list[Any] = []
         for batch in self._split_batches([one if one.strip() else _EMPTY_TEXT_PLACEHOLDER for one in texts]):
             given = await self._embed_batch(batch, kind, options)
@@ -171,12 +168,12 @@ class OpenAIEmbedder(ServiceEmbedder):
 
     _provider = "openai"
     _package: ClassVar[tuple[str, str]] = ("openai", "AsyncOpenAI")
-    model_dimensions: ClassVar[Mapping[str, int]] = {
+    _model_dimensions: ClassVar[Mapping[str, int]] = {
         "text-embedding-3-small": 1536,
         "text-embedding-3-large": 3072,
         "text-embedding-ada-002": 1536,
     }
-    dimensions_parameter = "dimensions"
+    _dimensions_parameter = "dimensions"
 
     model: str = "text-embedding-3-small"
 
@@ -199,7 +196,7 @@ class CohereEmbedder(ServiceEmbedder):
 
     _provider = "cohere"
     _package: ClassVar[tuple[str, str]] = ("cohere", "AsyncClientV2")
-    model_dimensions: ClassVar[Mapping[str, int]] = {
+    _model_dimensions: ClassVar[Mapping[str, int]] = {
         "embed-v4.0": 1536,
         "embed-english-v3.0": 1024,
         "embed-multilingual-v3.0": 1024,
@@ -231,8 +228,8 @@ class VoyageEmbedder(ServiceEmbedder):
 
     _provider = "voyage"
     _package: ClassVar[tuple[str, str]] = ("voyageai", "AsyncClient")
-    model_dimensions: ClassVar[Mapping[str, int]] = {"voyage-3-lite": 512}
-    default_dimensions = 1024
+    _model_dimensions: ClassVar[Mapping[str, int]] = {"voyage-3-lite": 512}
+    _default_dimensions = 1024
 
     model: str = "voyage-3.5"
 

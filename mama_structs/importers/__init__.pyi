@@ -1,4 +1,12 @@
 from .dispatch import import_from as import_from
+from .mama_v1.migration import migrate_v1 as migrate_v1
+from .mama_v1.migration import rollback_v1 as rollback_v1
+from .mama_v1.migration_report import MigrationReport as MigrationReport
+from .mama_v1.migration_report import MigrationWarning as MigrationWarning
+from .mama_v1.migration_report import RollbackReport as RollbackReport
+from .mama_v1.migration_report import TableCount as TableCount
+from .mama_v1.old_database import V1Database as V1Database
+from .mama_v1.old_database import read_v1 as read_v1
 from .shared.import_model import ItemWarning as ItemWarning
 from .shared.import_report import ImportReport as ImportReport
 from .shared.import_report import ItemCount as ItemCount

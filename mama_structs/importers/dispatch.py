@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from mama_structs._internal import validation as _check
 from mama_structs._internal.event_loop import run_in_own_thread
+from mama_structs._internal.sync_proxy import await_or_run
 from mama_structs.errors import InvalidArgument
 from mama_structs.importers.basic_memory import reader as basic_memory
 from mama_structs.importers.langgraph import reader as langgraph
@@ -22,6 +23,9 @@ from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.engine import ProgressCallback
 from mama_structs.memory.types.requests import check_file, check_progress
 
+if TYPE_CHECKING:
+    from mama_structs import sync
+
 SourceKind = Literal["mem0", "langgraph", "mcp-memory", "basic-memory"]
 """The program that wrote a source."""
 
@@ -34,8 +38,32 @@ READERS: Final[Mapping[SourceKind, Callable[..., ImportedData]]] = {
 """The reader of each kind of source."""
 
 
-async def import_from(
+@overload
+def import_from(
     memories: MemoryStore,
+    kind: SourceKind,
+    source: Any,
+    *,
+    user: str | None = ...,
+    dry_run: bool = ...,
+    again: bool = ...,
+    progress: ProgressCallback | None = ...,
+) -> Coroutine[Any, Any, ImportReport]: ...
+@overload
+def import_from(
+    memories: sync.MemoryStore,
+    kind: SourceKind,
+    source: Any,
+    *,
+    user: str | None = ...,
+    dry_run: bool = ...,
+    again: bool = ...,
+    progress: ProgressCallback | None = ...,
+) -> ImportReport: ...
+
+
+def import_from(
+    memories: Any,
     kind: SourceKind,
     source: Any,
     *,
@@ -43,7 +71,7 @@ async def import_from(
     dry_run: bool = False,
     again: bool = False,
     progress: ProgressCallback | None = None,
-) -> ImportReport:
+) -> Coroutine[Any, Any, ImportReport] | ImportReport:
     """
     Import the memories of another program. Its files are not changed.
 
@@ -51,7 +79,8 @@ async def import_from(
     interrupted import continues when it is repeated. Memories that were deleted after an import are not imported again.
 
     Args:
-        memories: The store to import into. Only its own namespace is written.
+        memories: The store to import into. Only its own namespace is written. With one of an async session the call is
+            awaited; with one of `mama_structs.sync` it returns the report.
         kind: The source program: ``"mem0"`` (its Qdrant folder, its history, or the result of ``get_all`` as JSON),
             ``"langgraph"`` (the file of a SqliteStore), ``"mcp-memory"`` (the JSON lines of MCP's memory server),
             ``"basic-memory"`` (a folder of notes).
@@ -70,8 +99,17 @@ async def import_from(
         StoreError: The store cannot be read or written; items that were already imported stay.
 
     """
-    outside = await read_source(kind, source, user=user)
-    return await import_data(memories, outside, dry_run=dry_run, again=again, progress=progress)
+    report: Coroutine[Any, Any, ImportReport] | ImportReport = await_or_run(
+        memories,
+        lambda own: _import_from(own, kind, source, user=user, dry_run=dry_run, again=again, progress=progress),
+    )
+    return report
+
+
+async def _import_from(
+    memories: MemoryStore, kind: SourceKind, source: Any, *, user: str | None, **options: Any
+) -> ImportReport:
+    return await import_data(memories, await read_source(kind, source, user=user), **options)
 
 
 async def import_data(

@@ -5,12 +5,18 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, cast, overload
+from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, Self, TypeAlias, TypeVar, cast, overload
 
 import attrs
 
 from mama_structs._internal.control_flow import is_framework_result
-from mama_structs._internal.event_loop import call_progress, find_session, is_model_call, make_no_session_error
+from mama_structs._internal.event_loop import (
+    call_progress,
+    find_session,
+    has_open_sessions,
+    is_model_call,
+    make_no_session_error,
+)
 from mama_structs._internal.introspection import (
     AddedParameters,
     copy_metadata,
@@ -18,6 +24,7 @@ from mama_structs._internal.introspection import (
     get_called_function,
     make_async,
 )
+from mama_structs._internal.offload import measure_input, run_inline_or_in_thread
 from mama_structs._internal.telemetry import format_error
 from mama_structs.errors import InvalidArgument, repr_short
 from mama_structs.references.options import (
@@ -29,33 +36,42 @@ from mama_structs.references.options import (
     check_primary,
     make_reference_parameters,
 )
-from mama_structs.references.resolver import Resolver
+from mama_structs.references.resolver import Resolver, add_empty_section
 
+# Role of a decorated function in error messages.
+DECORATED_ROLE: Final = "the function decorated by with_references"
 _log = logging.getLogger("mama_structs")
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
 S = TypeVar("S")
 R = TypeVar("R")
+E = TypeVar("E")
 R_co = TypeVar("R_co", covariant=True)
+E_co = TypeVar("E_co", covariant=True)
+
+_SOURCES_HINT: Final = (
+    "entities come from sources: "
+    "Session.open(sources=[Source.from_function('customer', fetch, fields=['customer_id'])])"
+)
+_NO_SESSION_NOTE: Final = "no id was looked up: no session is open, so there is no source of entities"
 
 IncludeReferences = bool | Literal["primary", "all"]
 
 
-class ReferencedTool(Protocol[P, R_co]):
+class ReferencedTool(Protocol[P, R_co, E_co]):
     """
     A tool decorated with `with_references`.
 
-    It is always async, even if the tool's function is not.
     It accepts the tool's own arguments and the keywords for references.
-    A call without these keywords returns the tool's own result. A call with them returns a dict if the result is a
-    mapping.
+    A call without these keywords returns the tool's own result (*R_co*). A call with them returns a dict if the result
+    is a mapping (*E_co*). Both are awaitable, unless `mama_structs.sync.with_references` decorated a plain function.
     """
 
     __name__: str
 
     @overload
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]: ...
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
     @overload
     def __call__(
         self,
@@ -66,7 +82,7 @@ class ReferencedTool(Protocol[P, R_co]):
         max_references: int = 50,
         max_references_per_entity: int = 5,
         **kwargs: Any,
-    ) -> Coroutine[Any, Any, R_co]: ...
+    ) -> R_co: ...
     @overload
     def __call__(
         self,
@@ -77,7 +93,7 @@ class ReferencedTool(Protocol[P, R_co]):
         max_references: int = 50,
         max_references_per_entity: int = 5,
         **kwargs: Any,
-    ) -> Coroutine[Any, Any, R_co | dict[str, Any]]: ...
+    ) -> E_co: ...
 
     # One overload per option, because ParamSpec cannot be extended by keyword parameters.
     # Each option may be passed without include_references, because the tool may include references by default.
@@ -90,7 +106,7 @@ class ReferencedTool(Protocol[P, R_co]):
         max_references: int = 50,
         max_references_per_entity: int = 5,
         **kwargs: Any,
-    ) -> Coroutine[Any, Any, R_co | dict[str, Any]]: ...
+    ) -> E_co: ...
     @overload
     def __call__(
         self,
@@ -99,22 +115,24 @@ class ReferencedTool(Protocol[P, R_co]):
         max_references: int = 50,
         max_references_per_entity: int = 5,
         **kwargs: Any,
-    ) -> Coroutine[Any, Any, R_co | dict[str, Any]]: ...
+    ) -> E_co: ...
     @overload
-    def __call__(
-        self, *args: Any, max_references: int, max_references_per_entity: int = 5, **kwargs: Any
-    ) -> Coroutine[Any, Any, R_co | dict[str, Any]]: ...
+    def __call__(self, *args: Any, max_references: int, max_references_per_entity: int = 5, **kwargs: Any) -> E_co: ...
     @overload
-    def __call__(
-        self, *args: Any, max_references_per_entity: int, **kwargs: Any
-    ) -> Coroutine[Any, Any, R_co | dict[str, Any]]: ...
+    def __call__(self, *args: Any, max_references_per_entity: int, **kwargs: Any) -> E_co: ...
 
     @overload
     def __get__(self, instance: None, owner: type[Any], /) -> Self: ...
     @overload
     def __get__(
-        self: ReferencedTool[Concatenate[S, Q], R], instance: S, owner: type[Any] | None = None, /
-    ) -> ReferencedTool[Q, R]: ...
+        self: ReferencedTool[Concatenate[S, Q], R, E], instance: S, owner: type[Any] | None = None, /
+    ) -> ReferencedTool[Q, R, E]: ...
+
+
+AsyncTool: TypeAlias = ReferencedTool[P, Coroutine[Any, Any, R], Coroutine[Any, Any, R | dict[str, Any]]]
+"""A tool that must be awaited; `with_references` returns it for async and plain functions."""
+PlainTool: TypeAlias = ReferencedTool[P, R, R | dict[str, Any]]
+"""A tool that returns its result; `mama_structs.sync.with_references` returns it for plain functions."""
 
 
 class _ConfiguredDecorator(Protocol):
@@ -122,18 +140,18 @@ class _ConfiguredDecorator(Protocol):
 
     # An awaitable also matches the second overload, so this overload must come first.
     @overload
-    def __call__(self, tool: Callable[P, Awaitable[R]], /) -> ReferencedTool[P, R]: ...
+    def __call__(self, tool: Callable[P, Awaitable[R]], /) -> AsyncTool[P, R]: ...
     @overload
-    def __call__(self, tool: Callable[P, R], /) -> ReferencedTool[P, R]: ...
+    def __call__(self, tool: Callable[P, R], /) -> AsyncTool[P, R]: ...
 
 
 class ReferenceDecorator(Protocol):
     """`with_references`, bound to a session."""
 
     @overload
-    def __call__(self, tool: Callable[P, Awaitable[R]], /) -> ReferencedTool[P, R]: ...
+    def __call__(self, tool: Callable[P, Awaitable[R]], /) -> AsyncTool[P, R]: ...
     @overload
-    def __call__(self, tool: Callable[P, R], /) -> ReferencedTool[P, R]: ...
+    def __call__(self, tool: Callable[P, R], /) -> AsyncTool[P, R]: ...
     @overload
     def __call__(
         self,
@@ -146,17 +164,22 @@ class ReferenceDecorator(Protocol):
 
 
 def make_decorator(
-    resolver: Resolver, default_options: ReferenceOptions | None = None, *, allowed_types: Collection[str] | None = None
+    resolver: Resolver,
+    default_options: ReferenceOptions | None = None,
+    *,
+    allowed_types: Collection[str] | None = None,
+    decorator_class: type[ToolDecorator] | None = None,
 ) -> ReferenceDecorator:
     """
     Return `with_references` for one resolver.
 
-    *default_options* sets the tools' defaults, *allowed_types* the allowed type names.
+    *default_options* sets the tools' defaults, *allowed_types* the allowed type names. *decorator_class* replaces
+    `ToolDecorator`.
     """
 
     def decorator(tool: Any = None, /, **options: Any) -> Any:
-        decorate = _make_tool_decorator(
-            resolver=resolver, base=default_options, types=allowed_types, **options
+        decorate = make_tool_decorator(
+            decorator_class, resolver=resolver, base=default_options, types=allowed_types, **options
         ).decorate
         return decorate if tool is None else decorate(tool)
 
@@ -164,9 +187,9 @@ def make_decorator(
 
 
 @overload
-def with_references(tool: Callable[P, Awaitable[R]], /) -> ReferencedTool[P, R]: ...
+def with_references(tool: Callable[P, Awaitable[R]], /) -> AsyncTool[P, R]: ...
 @overload
-def with_references(tool: Callable[P, R], /) -> ReferencedTool[P, R]: ...
+def with_references(tool: Callable[P, R], /) -> AsyncTool[P, R]: ...
 @overload
 def with_references(
     *,
@@ -192,11 +215,12 @@ def with_references(
     Add the entities for the ids in a tool's result to that result.
 
     Works with and without arguments, on functions, methods and callable objects. A synchronous tool runs in a thread;
-    the decorated tool is always awaited.
+    the decorated tool is always awaited. In code without an event loop, use `mama_structs.sync.with_references`.
     The decorated tool takes *include_references*, *reference_types*, *reference_depth*, *max_references* and
     *max_references_per_entity* in addition to its own parameters (see `ReferenceOptions`). Its signature shows the
     first three, or the parameters selected by ``settings.references``.
-    Without *include_references* the tool's own object is returned unchanged.
+    Without *include_references* the tool's own object is returned unchanged. If no session is open, a call that asks
+    for references gets none, a note under ``references_meta``, and one warning in the log.
     A model calls through `Session.call`, an adapter or MCP. It gets no more references than the tool's
     *max_references*, *max_references_per_entity*, *max_depth* and *allowed_types* permit. A call in Python may request
     more.
@@ -204,7 +228,8 @@ def with_references(
     Args:
         tool: The tool.
         resolver: Fetches the entities; by default the resolver of the session entered in this context, else of
-            the only open session of the process.
+            the only open session of the process. A call that asks for references raises `NoSession` if several
+            sessions are open and none was entered.
         kind: The kind of result: ``"query"`` for one entity, ``"list"`` for an array of them,
             ``"auto"`` to detect it for each payload.
         primary: Names of the fields that contain direct relations, instead of the scheme's.
@@ -216,11 +241,12 @@ def with_references(
             *subject*, or a default is invalid.
 
     """
-    decorate = _make_tool_decorator(resolver=resolver, kind=kind, primary=primary, subject=subject, **defaults).decorate
+    decorate = make_tool_decorator(resolver=resolver, kind=kind, primary=primary, subject=subject, **defaults).decorate
     return decorate if tool is None else decorate(tool)
 
 
-def _make_tool_decorator(
+def make_tool_decorator(
+    decorator_class: type[ToolDecorator] | None = None,
     *,
     resolver: Resolver | None = None,
     kind: Kind = "auto",
@@ -229,7 +255,8 @@ def _make_tool_decorator(
     base: ReferenceOptions | None = None,
     types: Collection[str] | None = None,
     **defaults: Any,
-) -> _ToolDecorator:
+) -> ToolDecorator:
+    """Validate the arguments of `with_references`, and return its decorator, of *decorator_class* if it is passed."""
     if resolver is not None and not isinstance(resolver, Resolver):
         raise InvalidArgument(f"resolver must be a Resolver, got {repr_short(resolver)}")
     check_kind(kind)
@@ -239,9 +266,16 @@ def _make_tool_decorator(
         if name not in known:
             raise InvalidArgument(
                 f"with_references has no option {name!r}",
-                hint=f"options: resolver, kind, primary, subject, {', '.join(known)}",
+                hint=f"options: resolver, kind, primary, subject, {', '.join(known)}; {_SOURCES_HINT}",
             )
-    return _ToolDecorator(resolver, kind, fields, subject, _merge_defaults(base, defaults), defaults, types)
+    made = decorator_class or ToolDecorator
+    return made(resolver, kind, fields, subject, _merge_defaults(base, defaults), defaults, types)
+
+
+def _check_is_not_mapping(tool: object) -> None:
+    """Raise a helpful error for a mapping of sources, which is a common guess."""
+    if isinstance(tool, Mapping):
+        raise InvalidArgument(f"with_references decorates a function, got {repr_short(tool)}", hint=_SOURCES_HINT)
 
 
 def _merge_defaults(base: ReferenceOptions | None, defaults: Mapping[str, Any]) -> ReferenceOptions:
@@ -255,7 +289,7 @@ def _merge_defaults(base: ReferenceOptions | None, defaults: Mapping[str, Any]) 
 
 
 @attrs.frozen
-class _ToolDecorator:
+class ToolDecorator:
     """Decorator for one tool, with the tool's reference settings."""
 
     resolver: Resolver | None
@@ -266,25 +300,29 @@ class _ToolDecorator:
     # Arguments of `with_references`, used if the tool is not bound to a session.
     decorator_arguments: Mapping[str, Any]
     types: Collection[str] | None
+    # Names of tools for which the missing session was logged.
+    warned_tools: set[str] = attrs.field(factory=set, init=False)
 
     def decorate(self, tool: Callable[..., Any]) -> Callable[..., Any]:
         """Return *tool* with the reference options."""
+        _check_is_not_mapping(tool)
         name = get_callable_name(tool)
-        function = make_async(tool, role="what with_references decorates")
+        function = self._make_awaitable(tool)
         if getattr(tool, "answers_with_descriptors", False):
             raise InvalidArgument(
                 f"{name} may answer with a descriptor, to which no references can be added",
                 hint="put @with_descriptors above @with_references",
             )
         own = inspect.signature(get_called_function(tool))
-        if self.subject is not None and self.subject not in own.parameters:
-            raise InvalidArgument(f"subject={self.subject!r}: {name} has no such parameter")
+        self._check_parameters(own.parameters, name)
 
-        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        async def run(*args: Any, **kwargs: Any) -> Any:
             given: dict[str, Any] = (
                 {name: kwargs.pop(name) for name in ALL_PARAMETERS if name in kwargs} if kwargs else {}
             )
             asked = self._prepare_request(given, name)
+            if asked is not None:
+                await self._check_ready(asked, tool)
             if (progress := call_progress.get()) is not None:
                 progress.start(function)
             if asked is None and not is_model_call.get():
@@ -299,7 +337,7 @@ class _ToolDecorator:
                 if is_framework_result(result):
                     return result
                 try:
-                    return await self._enrich(result, asked, subject)
+                    return await self._enrich(result, asked, subject, tool)
                 except Exception as error:  # noqa: BLE001 - see the comment below
                     # The tool may have had side effects, so return its result even if references cannot be added.
                     _log.error("references could not be added to the result of %s: %s", name, format_error(error))
@@ -307,10 +345,7 @@ class _ToolDecorator:
             finally:
                 is_model_call.reset(token)
 
-        clash = [option for option in ALL_PARAMETERS if option in own.parameters]
-        if clash:
-            hint = "rename it: with_references adds one of this name"
-            raise InvalidArgument(f"{name} already has a parameter {clash[0]!r}", hint=hint)
+        wrapper: Any = self._make_wrapper(run, tool)
         # Parameters after the tool's `**kwargs` would be invalid.
         parameters = list(own.parameters.values())
         last = [parameters.pop()] if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD else []
@@ -318,9 +353,26 @@ class _ToolDecorator:
         shown = [added.accepted[option] for option in added.visible_names]
         copy_metadata(wrapper, tool, own.replace(parameters=[*parameters, *shown, *last]))
         wrapper.__annotations__ |= {parameter.name: parameter.annotation for parameter in shown}
-        wrapper.added_parameters = self.get_added_parameters  # type: ignore[attr-defined]
-        wrapper.records_start = wrapper  # type: ignore[attr-defined]
-        return wrapper
+        wrapper.added_parameters = self.get_added_parameters
+        wrapper.records_start = wrapper
+        return cast("Callable[..., Any]", wrapper)
+
+    def _check_parameters(self, parameters: Collection[str], name: str) -> None:
+        """Raise `InvalidArgument` if the tool lacks the parameter *subject* or has one that the decorator adds."""
+        if self.subject is not None and self.subject not in parameters:
+            raise InvalidArgument(f"subject={self.subject!r}: {name} has no such parameter")
+        clash = [option for option in ALL_PARAMETERS if option in parameters]
+        if clash:
+            hint = "rename it: with_references adds one of this name"
+            raise InvalidArgument(f"{name} already has a parameter {clash[0]!r}", hint=hint)
+
+    def _make_awaitable(self, tool: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+        """Return an async function that runs the tool."""
+        return make_async(tool, role=DECORATED_ROLE)
+
+    def _make_wrapper(self, run: Callable[..., Awaitable[Any]], tool: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ARG002
+        """Return the decorated tool, which runs *run*."""
+        return run
 
     def get_added_parameters(self) -> AddedParameters:
         """Return the parameters added to the tool, and the names of the parameters that the model sees."""
@@ -344,7 +396,7 @@ class _ToolDecorator:
         base = session.reference_options
         return session.resolver, self.options if base is None else _merge_defaults(base, self.decorator_arguments)
 
-    def _prepare_request(self, reference_arguments: dict[str, Any], name: str) -> _ReferenceRequest | None:
+    def _prepare_request(self, reference_arguments: dict[str, Any], name: str) -> ReferenceRequest | None:
         """Return the resolver and options of one call, or None if it requests no references."""
         if len(reference_arguments) == 1 and reference_arguments.get("include_references") is False:
             # Fast path: models often pass this argument, and creating the options takes 5 microseconds.
@@ -360,21 +412,39 @@ class _ToolDecorator:
         if not options._wanted:
             return None
         if resolver is None:
-            raise make_no_session_error(
+            error = make_no_session_error(
                 f"{name} asks for references", hint="@session.with_references or @with_references(resolver=resolver)"
             )
-        resolver._ready(options)
-        return _ReferenceRequest(resolver, options, ceilings)
+            if has_open_sessions():
+                raise error
+            if name not in self.warned_tools:
+                self.warned_tools.add(name)
+                _log.warning("%s", error)
+        return ReferenceRequest(resolver, options, ceilings)
 
-    async def _enrich(self, result: Any, asked: _ReferenceRequest, subject: str | None) -> Any:
+    async def _check_ready(self, asked: ReferenceRequest, tool: Callable[..., Any]) -> None:  # noqa: ARG002
+        """Raise the errors of a request before *tool* runs."""
+        if asked.resolver is not None:
+            asked.resolver._ready(asked.options)
+
+    async def _enrich(
+        self,
+        result: Any,
+        asked: ReferenceRequest,
+        subject: str | None,
+        tool: Callable[..., Any],  # noqa: ARG002
+    ) -> Any:
+        """Return the result of *tool* with references."""
+        if asked.resolver is None:
+            return await run_inline_or_in_thread(measure_input(result), add_empty_section, result, _NO_SESSION_NOTE)
         return await asked.resolver.enrich(
             result, asked.options, subject=subject, kind=self.kind, primary=self.primary, ceilings=asked.ceilings
         )
 
     def _find_subject_id(
-        self, resolver: Resolver, own: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, resolver: Resolver | None, own: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> str | None:
-        if self.subject is None:
+        if self.subject is None or resolver is None:
             return None
         try:
             bound = own.bind(*args, **kwargs)
@@ -386,9 +456,13 @@ class _ToolDecorator:
 
 
 @attrs.frozen
-class _ReferenceRequest:
-    """Resolver and options of one call, and the ceilings that reduced its options."""
+class ReferenceRequest:
+    """
+    Resolver and options of one call, and the ceilings that reduced its options.
 
-    resolver: Resolver
+    Without a resolver, the result gets an empty section of references.
+    """
+
+    resolver: Resolver | None
     options: ReferenceOptions
     ceilings: Mapping[str, Any]

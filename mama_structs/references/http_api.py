@@ -339,13 +339,13 @@ class HttpClient:
             ) as response:
                 return parse_response(await self._read(path, response))
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
-            # Report only the error's type, because its message contains host names and addresses.
+            # Report only the error's type. Its message contains host names and addresses, which models must not see.
             message = f"{path}: no lasting connection ({type(error).__name__})"
-            raise RetryableError(StructsUnreachable(message, hint=_UNREACHABLE_HINT)) from error
+            raise RetryableError(self._make_unreachable(message)) from error
         except (aiohttp.InvalidURL, UnicodeError) as error:
             # Do not retry, because the host name is invalid.
             message = f"{path}: the host of the base URL cannot be asked"
-            raise StructsUnreachable(message, hint=_UNREACHABLE_HINT) from error
+            raise self._make_unreachable(message) from error
         except aiohttp.ClientError as error:
             raise MalformedResponse(f"the answer of {path} is not valid HTTP", hint=self.wrong_base_url_hint) from error
         except (AssertionError, RuntimeError) as error:
@@ -356,8 +356,17 @@ class HttpClient:
                 # Quote the message only if it comes from the host's wrapper. The assertions of aiohttp have no message.
                 said = f": {error}"[:MAX_QUOTED_CHARS] if str(error) else ""
                 hint = None if said else _AIOHTTP_VERSION_HINT
-                raise StructsUnreachable(f"{path}: aiohttp cannot send this{said}", hint=hint) from error
+                raise self._make_unreachable(f"{path}: aiohttp cannot send this{said}", hint) from error
             raise
+
+    def _make_unreachable(self, message: str, hint: str | None = _UNREACHABLE_HINT) -> StructsUnreachable:
+        """Return the error for a request that got no answer, with the host and port of the base URL."""
+        host, port = None, None
+        # The URL itself may be the reason for the error. It may contain a password, so do not show all of it.
+        with contextlib.suppress(ValueError):
+            url = yarl.URL(self.base_url)
+            host, port = url.host, url.port
+        return StructsUnreachable(message, hint=hint, host=host, port=port)
 
     async def _read(self, path: str, response: aiohttp.ClientResponse) -> HttpResponse:
         status = response.status

@@ -7,6 +7,8 @@ from typing import Any, Final, overload
 
 import attrs
 
+from mama_structs._internal.jsonable import to_json_text
+
 # Number of tuple elements per occurrence.
 _MATCH_TUPLE_LENGTH: Final = 5
 
@@ -43,7 +45,15 @@ class IdMatch(tuple[str, FieldRule, int | None, ContainerPosition, Any]):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        return f"<Found {self.type} {self.id} at {self.pointer}>"
+        return f"<IdMatch {self.type} {self.id} at {self.pointer}>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the attributes as JSON data. The keys are their names."""
+        return {name: getattr(self, name) for name in ("id", "type", "field", "is_primary", "row", "pointer")}
+
+    def to_json(self) -> str:
+        """Return the data of `to_dict` as JSON text."""
+        return to_json_text(self.to_dict())
 
     @property
     def id(self) -> str:

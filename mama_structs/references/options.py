@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self
 import attrs
 
 from mama_structs._internal import validation as _check
+from mama_structs._internal.serialization import JsonMixin
 from mama_structs.errors import InvalidArgument, repr_short
 
 MAX_DEPTH = 2
@@ -87,7 +88,7 @@ _flag_validator = _check.field_validator(_check.check_bool)
 
 
 @attrs.frozen(kw_only=True)
-class ReferenceOptions:
+class ReferenceOptions(JsonMixin):
     """
     Options of one call for adding references to a result.
 

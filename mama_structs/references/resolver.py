@@ -23,7 +23,7 @@ from mama_structs._internal.offload import (
     measure_input,
     run_inline_or_in_thread,
 )
-from mama_structs.errors import EntityNotFound, InvalidArgument, MamaStructsError, SessionClosed, repr_short
+from mama_structs.errors import EntityNotFound, InvalidArgument, MamaStructsError, NoSource, SessionClosed, repr_short
 from mama_structs.references import results as outcomes
 from mama_structs.references.cache import AnswerPredicate, CacheGroup
 from mama_structs.references.detection import META_KEY, SECTION_KEY, IdDetector
@@ -56,7 +56,7 @@ UNKNOWN_RULE: Final = FieldRule(type="unknown", field=None)
 # Maximum entries in the cache of detectors (by primary fields), and in the cache of logged warnings.
 _MAX_CACHED_DETECTORS: Final = 64
 _MAX_RETURNED_IDS: Final = 10_000
-# Maximum age in seconds of a cached answer for a direct `query`.
+# Maximum age in seconds of a cached answer for a direct `fetch`.
 _FRESH_SECONDS: Final = 1.0
 _NO_SOURCES_NOTE: Final = "no id was looked up: the host gave this session no source of entities"
 _UNKNOWN_ID_NOTE: Final = "no id was looked up: the host gave this session no source for ids such as "
@@ -211,7 +211,7 @@ class Resolver:
         """
         Return *value* as an id, in the form of reference keys. *field* is the name of the field that contains it.
 
-        ``key("customer_id", 7)`` is ``"customer:7"`` if a scheme's *fields* says so, else the value as text.
+        ``_key("customer_id", 7)`` is ``"customer:7"`` if a scheme's *fields* says so, else the value as text.
         """
         return self._detector.to_key(field, str(value))
 
@@ -225,7 +225,7 @@ class Resolver:
         Built-in tools use this method, so that their queries are counted and shared. It waits without a timeout.
 
         Raises:
-            InvalidArgument: No source answers for such ids.
+            NoSource: No source answers for such ids.
             EntityNotFound: There is no such entity.
             MamaStructsError: The source failed; a host's own source may raise any other exception.
 
@@ -238,7 +238,8 @@ class Resolver:
             return answer
         if question.kind == "not_found":
             raise EntityNotFound(entity_id, hint="ids of this type name nothing")
-        raise InvalidArgument(question.error)
+        hint = "pass Session.open(structs=...) for the Structs chain, or sources=[Source.from_function(...)]"
+        raise NoSource(question.error, entity_id=entity_id, hint=hint)
 
     async def _load(
         self,
@@ -251,7 +252,7 @@ class Resolver:
         """
         Return the answer of *fetch*, for data other than entities, such as a page of a list.
 
-        Like a `query`, the answer is fresh, shared and counted as an upstream query.
+        Like an answer of `fetch`, it is fresh, shared and counted as an upstream query.
 
         Args:
             key: The key of the query, different from every id; it is passed to *fetch*.
@@ -652,7 +653,7 @@ class Resolver:
         return outcome
 
     def _cache_answer(self, key: str, question: SourceQuery, outcome: SourceOutcome) -> None:
-        if not getattr(question.origin, "is_cached", True):
+        if not getattr(question.origin, "cache", True):
             return
         if isinstance(outcome, SourceAnswer):
             self._cache.put(key, question.kind, outcome, origin=question.origin)
@@ -745,6 +746,16 @@ def _classify_and_scan(
     main = None if shape.main_id is None else detector.find_type(shape.main_id)
     about = "" if main is None else main.name
     return shape, detector.scan(mapping, rows=shape.rows, exclude=shape.own_ids, skip_fields=skip, main_type=about)
+
+
+def add_empty_section(payload: Any, note: str) -> Any:
+    """Return a copy of *payload* with a note and no references. Return other values than mappings unchanged."""
+    mapping = as_payload(payload)
+    if mapping is None or not _can_add_references(mapping):
+        return payload
+    meta = dict(mapping.get(META_KEY, {}))
+    notes = [*(one for one in meta.get("notes", ()) if one != note), note]
+    return {**mapping, SECTION_KEY: mapping.get(SECTION_KEY, {}), META_KEY: {**meta, "notes": notes}}
 
 
 def _can_add_references(mapping: Mapping[str, Any]) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import attrs
 
+from mama_structs._internal.serialization import JsonMixin
 from mama_structs.errors import (
     EntityNotFound,
     MamaStructsError,
@@ -147,7 +148,7 @@ def make_unknown_id_failure(entity_id: str) -> Failure:
 
 
 @attrs.frozen(kw_only=True)
-class ResolverStats:
+class ResolverStats(JsonMixin):
     """
     Statistics of a resolver since its creation.
 
@@ -158,8 +159,8 @@ class ResolverStats:
         coalesced: Ids that joined a query already in flight.
         retries: Queries that the client retried.
         rate_limited: Answers that rejected the query because of a rate limit.
-        rate_limit_waits: Queries that waited for the rate limiter of their node, because of a cooldown or because all of
-            its slots were in use, including use by other sessions.
+        rate_limit_waits: Queries that waited for the rate limiter of their node, because of a cooldown or because all
+            of its slots were in use, including use by other sessions.
         timeouts: References without an answer before their timeout or deadline.
         failures: Number of failed references by kind.
         look_alikes: Strings skipped because their field expects another type.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, Self, runtime_checkable
 
 import attrs
 
 from mama_structs._internal import validation as _check
 from mama_structs._internal.introspection import make_async
-from mama_structs.errors import InvalidArgument, repr_short
+from mama_structs.errors import EntityNotFound, InvalidArgument, repr_short
 
 # Longer strings are never ids, so they are neither matched nor cached.
 MAX_ID_LENGTH: Final = 512
@@ -21,6 +21,8 @@ INFORMATIVE_FIELD_NAMES: Final = frozenset(
 )
 # Default pattern for the ids of schemes with *fields*: any non-empty string.
 _NONEMPTY_PATTERN: Final = r"(?s:.+)"
+
+_SOURCE_HINT: Final = "Source.from_function('customer', fetch, fields=['customer_id']) makes one from a function"
 
 Fetch = Callable[[str], Awaitable[Mapping[str, Any]]]
 TypeOf = Callable[[str], str | None] | Mapping[str, str]
@@ -265,6 +267,19 @@ def _to_async_fetch_many(function: AnyFetchMany | None) -> FetchMany | None:
     return None if function is None else make_async(function, role="fetch_many")
 
 
+def _raise_if_none(function: Callable[[str], Any]) -> Fetch:
+    """Return an async function that raises `EntityNotFound` if *function* returns None."""
+    fetch = make_async(function, role="fetch")
+
+    async def fetch_existing(entity_id: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] | None = await fetch(entity_id)
+        if found is None:
+            raise EntityNotFound(entity_id)
+        return found
+
+    return fetch_existing
+
+
 def _wrap_fetch_with_bare_id(scheme: IdScheme, function: Fetch | None) -> Fetch | None:
     """Return a function of the key that calls *function* with the bare id."""
     if function is None:
@@ -310,7 +325,7 @@ class Source:
             while all slots of the resolver are in use. Ids missing from its answer count as not found.
             At least one of the two is required; with both, *fetch* is called for a single id.
         max_batch: Maximum number of ids per call of *fetch_many*; None for no limit.
-        is_cached: Whether answers may be cached; False for cheap lookups of data that changes.
+        cache: Whether answers may be cached; False for cheap lookups of data that changes.
 
     Raises:
         InvalidArgument: Neither function was given, or one of them is a generator or not a function.
@@ -335,6 +350,39 @@ class Source:
             object.__setattr__(self, "fetch", _wrap_fetch_with_bare_id(self.scheme, self.fetch))
             object.__setattr__(self, "fetch_many", _wrap_fetch_many_with_bare_ids(self.scheme, self.fetch_many))
 
+    @classmethod
+    def from_function(
+        cls,
+        type: str,  # noqa: A002 - the word of the API
+        fetch: AnyFetch | Callable[[str], Mapping[str, Any] | None],
+        *,
+        fields: str | Collection[str],
+    ) -> Self:
+        """
+        Return a source of one type of entities, whose ids occur in named fields.
+
+        .. code-block:: python
+
+            customers = Source.from_function("customer", load_customer, fields=["customer_id"])
+            async with Session.open(sources=[customers]) as session: ...
+
+        Args:
+            type: The name of the type. References are written ``type:id``, such as ``customer:7``.
+            fetch: ``fetch(id)``, async or synchronous (then it runs in a thread). It gets the id as text, as it occurs
+                in the field, and returns the entity's fields; None if there is no such entity.
+            fields: Names of the fields that contain its ids, as in `IdScheme`.
+
+        Raises:
+            InvalidArgument: *type* is not a word, *fields* is empty, or *fetch* is a generator or not a function.
+
+        """
+        if not isinstance(type, str) or not type.strip() or ":" in type:
+            raise _check.invalid_argument("type", "must be a word such as customer, without a colon", type)
+        names = [fields] if isinstance(fields, str) else list(fields) if isinstance(fields, Collection) else []
+        if not names or not all(isinstance(name, str) and name for name in names):
+            raise _check.invalid_argument("fields", "must be names of fields such as ['customer_id']", fields)
+        return cls(IdScheme(name=type, fields=dict.fromkeys(names, type)), fetch=_raise_if_none(fetch))
+
     def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - required by the protocol
         """Return the answer unchanged, because a host's mapping already contains the entity's fields."""
         return answer
@@ -345,14 +393,14 @@ class Source:
 
 def check_sources(sources: object) -> tuple[EntitySource, ...]:
     """Return *sources* as a tuple, or raise `InvalidArgument` for duplicate scheme names."""
-    if isinstance(sources, str | EntitySource) or not isinstance(sources, Iterable):
-        raise InvalidArgument(f"sources must be a list of sources, got {repr_short(sources)}")
+    if isinstance(sources, str | EntitySource | Mapping) or not isinstance(sources, Iterable):
+        raise InvalidArgument(f"sources must be a list of sources, got {repr_short(sources)}", hint=_SOURCE_HINT)
     checked: list[EntitySource] = []
     for source in sources:
         if not isinstance(source, EntitySource):
             raise InvalidArgument(
                 f"a source must have a scheme and fetch or fetch_many, got {repr_short(source)}",
-                hint="Source(scheme, fetch=...) makes one from a function",
+                hint=_SOURCE_HINT,
             )
         if source.scheme.name in [other.scheme.name for other in checked]:
             raise InvalidArgument(

@@ -13,6 +13,7 @@ import attrs
 
 from mama_structs._internal.jsonable import as_mapping, copy_containers, measure_json_bytes
 from mama_structs._internal.reprs import MAX_HTML_ENTRIES, format_heading, format_table, wrap_html
+from mama_structs._internal.serialization import JsonMixin
 from mama_structs.references.detection import META_KEY, SECTION_KEY, IdDetector
 from mama_structs.references.matches import FieldRule, ScanResult
 from mama_structs.references.options import ReferenceOptions, Scope
@@ -438,7 +439,7 @@ def _take_fitting(
 
 
 @attrs.frozen(repr=False, eq=False)
-class References(Mapping[str, Mapping[str, Any]]):
+class References(Mapping[str, Mapping[str, Any]], JsonMixin):
     """
     The references of an answer, by id.
 

@@ -25,10 +25,20 @@ import attrs
 from mama_structs._internal.event_loop import run_in_own_thread, run_to_completion
 from mama_structs._internal.offload import InputSize, run_inline_or_in_thread
 from mama_structs._internal.refcount import RefCountedRegistry
-from mama_structs.errors import InvalidArgument, MamaStructsError, StoreBusy, StoreDamaged, StoreError, StoreReadOnly
-from mama_structs.memory.engines.local.engine import LocalEngines
+from mama_structs.errors import (
+    InvalidArgument,
+    MamaStructsError,
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreReadOnly,
+    UnknownNamespace,
+)
+from mama_structs.memory.engines.local.engines import LocalEngines
 from mama_structs.memory.types.engine import Engines
-from mama_structs.memory.types.requests import check_namespace
+from mama_structs.memory.types.namespace_erasure import NamespaceErasure
+from mama_structs.memory.types.requests import check_namespace, check_progress
+from mama_structs.memory.upkeep.erasure import DISK_WAIT_SECONDS
 from mama_structs.refs.conversations.conversation_info import ConversationInfo
 from mama_structs.refs.conversations.conversation_log import (
     RECLAIM_PENDING_KEY,
@@ -43,6 +53,7 @@ from mama_structs.refs.conversations.conversation_log import (
 )
 from mama_structs.refs.conversations.conversations import (
     delete_conversation,
+    delete_namespace_rows,
     find_unused,
     is_unused,
     list_conversations,
@@ -64,25 +75,26 @@ from mama_structs.storage.postgres.store import PostgresStorage
 from mama_structs.storage.sealed_rows import DamagedValue, RowChange, Rows
 from mama_structs.storage.sqlite_errors import Issue
 from mama_structs.storage.sqlite_store import RowStorage, SqliteStorage, await_job
+from mama_structs.tools.wire_names import make_name_hint
 
 _log: Final = logging.getLogger("mama_structs")
 
 CONVERSATION_OPEN_MESSAGE: Final = (
     "a conversation that another process or event loop has open holds texts of the evidence, or read them"
 )
-CONVERSATION_DAMAGED_MESSAGE: Final = "a conversation is damaged, and may need texts that are to go: check() says which"
+CONVERSATION_DAMAGED_MESSAGE: Final = "a conversation is damaged and may need erased texts: admin.check() names it"
 
 # Identity of a store: the URL of a server, or a directory's real path, device and inode, which detect its replacement.
 BackendKey = tuple[str, int, int] | str
 
 
-def make_local_engines(storage: SqliteStorage, *, views: Path | None) -> Engines:
+def make_local_engines(storage: SqliteStorage, *, views: Path | None, locks: DirectoryLocks | None = None) -> Engines:
     """
     Return the memory engines of a directory store.
 
     The only place that selects the implementation.
     """
-    return LocalEngines(storage, views=views)
+    return LocalEngines(storage, views=views, locks=locks)
 
 
 def make_server_engines(server: PostgresPool) -> Engines:
@@ -282,6 +294,32 @@ class Backend:
         key = ConversationKey(check_namespace(namespace), check_conversation_name(name))
         if not await run_to_completion(self._delete_all([key])):
             raise await unknown_conversation_error(self.storage, key)
+
+    async def delete_namespace(
+        self, name: str, progress: Callable[[int, int], object] | None = None
+    ) -> NamespaceErasure:
+        """Erase all memories and conversations of a namespace; see `mama_structs.admin.delete_namespace`."""
+        namespace = check_namespace(name)
+        check_progress(progress)
+        known = await self.namespaces()
+        erased = NamespaceErasure(namespace=namespace)
+        if namespace in known:
+            await self._wait_for_releases()
+            shares_rows = not self.storage.storage_namespace(namespace)
+            erased, rows = await self.engines.delete_namespace(
+                namespace,
+                lambda rows: delete_namespace_rows(rows, namespace, self.storage.location, shares_rows=shares_rows),
+                progress,
+            )
+            erased = attrs.evolve(erased, conversations=rows.conversations, conversation_texts=rows.texts)
+        elif not await self.engines.has_deleted_data(namespace):
+            raise UnknownNamespace(namespace, hint=make_name_hint(namespace, known))
+        # From here a crash loses nothing: the deletion is committed, and the next session continues.
+        text_count = await reclaim(self.storage, namespace)
+        pending = await self.engines.erase_deleted_data(namespace, wait=DISK_WAIT_SECONDS)
+        if RECLAIM_PENDING_KEY in await self.storage.read([RECLAIM_PENDING_KEY], namespace=namespace):
+            pending = (CONVERSATION_DAMAGED_MESSAGE, *pending)
+        return attrs.evolve(erased, conversation_texts=erased.conversation_texts + text_count, pending=pending)
 
     async def expire(self, namespace: str, before: datetime) -> int:
         """Delete conversations that are not open and were last used before *before*. Return their number."""
@@ -555,8 +593,9 @@ def _open_directory(path: Path) -> Backend:
     def make() -> Backend:
         storage = SqliteStorage.open(Path(real) / "journal")
         try:
-            engines = make_local_engines(storage, views=Path(real) / "views")
-            return Backend(storage, engines, key=key, locks=DirectoryLocks(Path(real)))
+            locks = DirectoryLocks(Path(real))
+            engines = make_local_engines(storage, views=Path(real) / "views", locks=locks)
+            return Backend(storage, engines, key=key, locks=locks)
         except BaseException:
             storage.close_now()
             raise

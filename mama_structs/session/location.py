@@ -25,7 +25,7 @@ async def check_store(location: Location) -> Path | str:
         if not is_store(checked):
             raise InvalidArgument(f"{os.fspath(checked)!r:.200} is no session's directory")
     elif not await run_in_own_thread(lambda: has_session(checked)):
-        raise InvalidArgument("in that database was no session yet", hint="nothing was made; check its address")
+        raise InvalidArgument("the database contains no session yet", hint="nothing was created; check its URL")
     return checked
 
 

@@ -91,10 +91,10 @@ def _check_settings(settings: Settings | None) -> Settings:
     return checked
 
 
-def _check_exposure(exposure: ToolSelector | None) -> ToolSelector | None:
-    if exposure is not None and not isinstance(exposure, ToolSelector):
-        raise InvalidArgument(f"exposure must be an Exposure, got {repr_short(exposure)}")
-    return exposure
+def _check_tool_selector(selector: ToolSelector | None) -> ToolSelector | None:
+    if selector is not None and not isinstance(selector, ToolSelector):
+        raise InvalidArgument(f"tool_selector must be a ToolSelector, got {repr_short(selector)}")
+    return selector
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -102,7 +102,7 @@ class OpenRequest:
     """The arguments of `Session.open`. They are checked in the order of the fields."""
 
     settings: Settings = attrs.field(converter=_check_settings)
-    tool_selector: ToolSelector | None = attrs.field(converter=_check_exposure)
+    tool_selector: ToolSelector | None = attrs.field(converter=_check_tool_selector)
     reference_options: ReferenceOptions | None
     resolver: Resolver | None
     structs: Any
@@ -122,7 +122,8 @@ class OpenRequest:
     @all_sources.default
     def _find_sources(self) -> tuple[EntitySource, ...]:
         if self.reference_options is not None and not isinstance(self.reference_options, ReferenceOptions):
-            raise InvalidArgument(f"references must be ReferenceOptions, got {repr_short(self.reference_options)}")
+            given = repr_short(self.reference_options)
+            raise InvalidArgument(f"reference_options must be ReferenceOptions, got {given}")
         own = check_sources(self.sources)
         every = own if self.structs is None else check_sources([_make_structs_source(self.structs), *own])
         if self.resolver is None:
@@ -132,7 +133,7 @@ class OpenRequest:
         if every:
             raise InvalidArgument(
                 "resolver= has its own sources, so structs= and sources= must not be given with it",
-                hint="Resolver([StructsSource(URL), ...]) for all sessions, or leave resolver out",
+                hint="Pass Resolver([StructsSource(URL), ...]) to all sessions, or omit resolver.",
             )
         return self.resolver.sources
 
@@ -160,7 +161,7 @@ class OpenRequest:
             # Best effort: skip the maintenance if another process is writing or the store is read-only.
             with suppress(StoreBusy, StoreReadOnly):
                 await maintenance.maintain(memories._shared)
-                await expire_conversations(home, entered, self.settings)
+                await expire_conversations(home, self.scopes[0], self.settings, now=entered.refs._now())
             tools = [
                 Tool.from_function(function, annotations=ToolAnnotations(read_only=True))
                 for source in self.all_sources

@@ -147,7 +147,7 @@ def _detect_kind(text: str, exposure: ToolSelector | None) -> str | None:
 
 @functools.cache
 def _get_default_exposure() -> ToolSelector:
-    # Create the default `Exposure` once per process, because validating the cues takes longer than matching them.
+    # Create the default `ToolSelector` once per process, because validating the cues takes longer than matching them.
     return ToolSelector()
 
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 import attrs
 
 import mama_structs  # for annotations only; its names are imported when a session opens or type hints are evaluated
+from mama_structs._internal import peer_names
+from mama_structs._internal.call_hints import with_call_hints
 from mama_structs._internal.event_loop import enter_session, leave_session, open_sessions, run_in_own_thread
 from mama_structs._internal.offload import measure_input, run_inline_or_in_thread
 from mama_structs._internal.reprs import StatsTable, escape_html, format_count, format_heading, format_table, wrap_html
@@ -45,6 +47,7 @@ NOT_OPEN_HINT = (
 )
 
 
+@with_call_hints(peer_names.SESSION)
 class Session:
     """
     Memories, refs, references and tools of one agent; created by `Session.open`.
@@ -145,13 +148,14 @@ class Session:
             reranker: Reorders the best hits of a search by reading them with the query; None for no reranking.
             judge: Classifies each new memory against older ones on the same subject, see
                 `mama_structs.memory.types.judge.Judge`; None for no judge.
-            namespace: Namespace of the memories and conversations. Others are not accessible, except for *read_namespaces*.
+            namespace: Namespace of the memories and conversations. Others are not accessible, except for
+                *read_namespaces*.
             read_namespaces: Further namespaces whose memories can be read but not written; see `Memory.namespace`.
             conversation: Name of the conversation to continue or create; None for a fresh one.
-            files_root: Directory below which models may write files; it is created with the first file. None: models have
-                no tool that writes files.
-            reference_options: Defaults for the ready-made tools and for `with_references` of this session, and ceilings for
-                the values that models request; see `ReferenceOptions`.
+            files_root: Directory below which models may write files; it is created with the first file. None: models
+                have no tool that writes files.
+            reference_options: Defaults for the ready-made tools and for `with_references` of this session, and ceilings
+                for the values that models request; see `ReferenceOptions`.
             resolver: A resolver that several sessions share. Its sources replace *structs* and *sources*; its cache,
                 its limits and its ``settings.references`` apply. Its creator closes it, after the sessions.
             settings: See `Settings`.
@@ -234,8 +238,8 @@ class Session:
         """
         Return the tools that a model should see for a user's message, the most relevant first.
 
-        Memory tools are omitted only if the topic of the message is clear; see `Exposure`. Omitted tools can still be
-        called. Tools of the host, of refs and of the chain are never omitted.
+        Memory tools are omitted only if the topic of the message is clear; see `ToolSelector`. Omitted tools can still
+        be called. Tools of the host, of refs and of the chain are never omitted.
 
         Args:
             message: A text, or a provider's message or list of messages, whose last user message is used.

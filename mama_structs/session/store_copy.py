@@ -23,7 +23,7 @@ from mama_structs._internal.event_loop import run_in_own_thread, run_to_completi
 from mama_structs._internal.offload import InputSize, run_inline_or_in_thread
 from mama_structs.errors import InvalidArgument, StoreDamaged, UnknownNamespace
 from mama_structs.memory.types.copy_report import CopyReport, NamespaceCopy
-from mama_structs.memory.upkeep.namespace_copy import CopyDigest, NamespaceCopier, raise_store_differs
+from mama_structs.memory.upkeep.namespace_copy import CopyDigest, NamespaceCopier, raise_store_mismatch
 from mama_structs.refs.conversations.conversation_log import START_PREFIX
 from mama_structs.refs.conversations.transfer_rows import VOLATILE_PREFIXES, TransferRows, select_transfer_rows
 from mama_structs.session.backend import Backend, open_backend
@@ -56,7 +56,7 @@ ProgressCallback = Callable[[int, int], object]
 async def copy_store(
     source: Location, target: Location, *, namespace: str | None, progress: ProgressCallback | None
 ) -> CopyReport:
-    """Copy a session's directory or server to another; see `Session.copy`."""
+    """Copy a session's directory or server to another; see `admin.copy`."""
     origin, target_location = await check_store(source), check_location(target)
     if origin == target_location:
         raise InvalidArgument("the target is where the source is", hint="name another one")
@@ -199,7 +199,7 @@ def _check_foreign_rows(target_rows: TransferRows, source_rows: TransferRows) ->
     """Raise if the target has conversation rows that differ from or are not in the source."""
     for key, row in target_rows.rows.items():
         if not key.startswith(VOLATILE_PREFIXES) and source_rows.rows.get(key) != row:
-            raise_store_differs(
+            raise_store_mismatch(
                 target_rows.namespaces[key], "has other conversations, or other things in them, than the source", [key]
             )
 
@@ -256,7 +256,7 @@ async def _copy_rows(target: RowStorage, source_rows: TransferRows) -> None:
             if not isinstance(have, bytes):
                 rows.put(key, row)
             elif have != row and not key.startswith(VOLATILE_PREFIXES):
-                raise_store_differs(source_rows.namespaces[key], "has other conversations than the source", [key])
+                raise_store_mismatch(source_rows.namespaces[key], "has other conversations than the source", [key])
 
     for name, items in by_namespace.items():
         for start in range(0, len(items), MAX_PAGE_ROWS):
@@ -281,7 +281,7 @@ async def _compare_conversations(
             text for text in source_rows.texts if text not in unreadable_texts and text not in target_rows.texts
         ]
         if missing:
-            raise_store_differs(missing[0][0], "lacks what conversations hold", [key for _, key in missing])
+            raise_store_mismatch(missing[0][0], "lacks what conversations hold", [key for _, key in missing])
 
     def count() -> None:
         for key, row in sorted(target_rows.rows.items()):
@@ -296,7 +296,7 @@ async def _compare_conversations(
         found = await target.run_read(lambda rows: rows.get_many(keys), namespace=name)  # noqa: B023
         for key, row in found.items():
             if isinstance(row, DamagedValue):
-                raise_store_differs(name, "has damaged texts of conversations", [key])
+                raise_store_mismatch(name, "has damaged texts of conversations", [key])
             tallies[name].add("conversations' texts", key.encode())
         steps.report_progress(len(keys))
     await run_inline_or_in_thread(load, count)

@@ -2,43 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-from collections.abc import AsyncIterator, Callable
-from datetime import timedelta
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.types.requests import check_namespace
-from mama_structs.session.backend import Backend, OpenConversation, open_backend
-from mama_structs.session.location import Location, check_directory, check_store
+from mama_structs.session.backend import Backend
+from mama_structs.session.location import Location, check_directory
 from mama_structs.settings import Settings
 from mama_structs.storage.backup import backup
 
-if TYPE_CHECKING:
-    from mama_structs.session.session import Session
-
 _log: Final = logging.getLogger("mama_structs")
-
-
-@contextlib.asynccontextmanager
-async def opened_backend(store: Location | Session) -> AsyncIterator[Backend]:
-    """Yield the backend of an open session, or open an existing store for the duration of the block."""
-    if isinstance(store, str | os.PathLike):
-        async with open_backend(await check_store(store)) as home:
-            yield home
-    else:
-        store._check()
-        yield store._shared.home
-
-
-def namespace_of(store: Location | Session, namespace: str | None) -> str:
-    """Return the given namespace, or that of an open session, or ``"default"``."""
-    if namespace is not None:
-        return check_namespace(namespace)
-    return "default" if isinstance(store, str | os.PathLike) else store.namespace
 
 
 async def back_up(home: Backend, target: Location, progress: Callable[[int, int], object] | None) -> Path:
@@ -52,10 +28,9 @@ async def back_up(home: Backend, target: Location, progress: Callable[[int, int]
     return directory
 
 
-async def expire_conversations(home: Backend, conversation: OpenConversation, settings: Settings) -> None:
+async def expire_conversations(home: Backend, namespace: str, settings: Settings, *, now: datetime) -> None:
     """Delete conversations that were not used within the TTL in the settings. Do nothing without a TTL."""
     ttl = settings.descriptors.conversation_ttl
     if ttl is not None and home.location is not None:
-        before = conversation.refs._now() - timedelta(seconds=ttl)
-        count = await home.expire(conversation.key.namespace, before)
+        count = await home.expire(namespace, now - timedelta(seconds=ttl))
         _log.log(logging.INFO if count else logging.DEBUG, "%d conversations were deleted, unused for %g s", count, ttl)

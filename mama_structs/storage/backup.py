@@ -34,7 +34,7 @@ async def backup(directory: Path, target: Path, *, progress: Callable[[int, int]
     """
     Copy a session's directory, without derived data, to a path where it can be opened.
 
-    See `Session.backup`.
+    See `admin.backup`.
     """
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()

@@ -17,7 +17,8 @@ import os
 import struct
 import sys
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
@@ -47,6 +48,8 @@ class _OpenLockFile:
     fd: int
     user_count: int = 0
     locked_offsets: set[int] = attrs.field(factory=set)
+    # Number of users in this process of each byte that is locked shared.
+    shared_counts: dict[int, int] = attrs.field(factory=dict)
     # True if locks belong to this descriptor, False if they belong to the process. Does not change while locks exist.
     uses_ofd_locks: bool = HAS_OFD_LOCKS
     # More descriptors of the same file. They stay open, because closing one would release all POSIX locks on the file.
@@ -58,33 +61,56 @@ class _OpenLockFile:
 
         Raise OSError if the file system does not support locks.
         """
-        try:
-            self._set_lock(offset, is_locked=True)
-        except OSError as error:
-            if error.errno in LOCKED_ERRNOS:
-                return False
-            if error.errno == errno.EINVAL and self.uses_ofd_locks and not self.locked_offsets:
-                # The kernel does not support open-file-description locks, so use POSIX locks.
-                self.uses_ofd_locks = False
-                return self.lock(offset)
-            raise
+        if offset in self.locked_offsets or offset in self.shared_counts or not self._try_lock(offset):
+            return False
         self.locked_offsets.add(offset)
+        return True
+
+    def lock_shared(self, offset: int) -> bool:
+        """Add a shared lock of a byte. Return False if the byte is locked exclusively."""
+        if offset in self.locked_offsets:
+            return False
+        if offset not in self.shared_counts and not self._try_lock(offset, is_shared=True):
+            return False
+        self.shared_counts[offset] = self.shared_counts.get(offset, 0) + 1
         return True
 
     def unlock(self, offset: int) -> None:
         self.locked_offsets.discard(offset)
         self._set_lock(offset, is_locked=False)
 
+    def unlock_shared(self, offset: int) -> None:
+        self.shared_counts[offset] -= 1
+        if not self.shared_counts[offset]:
+            del self.shared_counts[offset]
+            self._set_lock(offset, is_locked=False)
+
+    def _try_lock(self, offset: int, *, is_shared: bool = False) -> bool:
+        try:
+            self._set_lock(offset, is_locked=True, is_shared=is_shared)
+        except OSError as error:
+            if error.errno in LOCKED_ERRNOS:
+                return False
+            has_locks = self.locked_offsets or self.shared_counts
+            if error.errno == errno.EINVAL and self.uses_ofd_locks and not has_locks:
+                # The kernel does not support open-file-description locks, so use POSIX locks.
+                self.uses_ofd_locks = False
+                return self._try_lock(offset, is_shared=is_shared)
+            raise
+        return True
+
     def close(self) -> None:
         for fd in (self.fd, *self.extra_descriptors):
             os.close(fd)
 
-    def _set_lock(self, offset: int, *, is_locked: bool) -> None:
+    def _set_lock(self, offset: int, *, is_locked: bool, is_shared: bool = False) -> None:
         if sys.platform == "linux" and self.uses_ofd_locks:
-            kind = fcntl.F_WRLCK if is_locked else fcntl.F_UNLCK
+            held = fcntl.F_RDLCK if is_shared else fcntl.F_WRLCK
+            kind = held if is_locked else fcntl.F_UNLCK
             fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, FLOCK_STRUCT.pack(kind, os.SEEK_SET, offset, 1, 0))
         elif sys.platform != "win32":
-            fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB if is_locked else fcntl.LOCK_UN, 1, offset)
+            held = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
+            fcntl.lockf(self.fd, held | fcntl.LOCK_NB if is_locked else fcntl.LOCK_UN, 1, offset)
 
 
 class _ProcessFiles:
@@ -140,6 +166,8 @@ class LockFile:
     def __init__(self, opened: _OpenLockFile) -> None:
         self._opened: _OpenLockFile | None = opened
         self._own_offsets: set[int] = set()
+        # Number of shared locks of this user, by offset.
+        self._own_shared_counts: Counter[int] = Counter()
         self._bound = LoopGuard("lock")
 
     @classmethod
@@ -175,10 +203,31 @@ class LockFile:
         """
         with _process_files.guard:
             opened = self._require_open()
-            if offset in opened.locked_offsets or not opened.lock(offset):
+            if not opened.lock(offset):
                 return False
             self._own_offsets.add(offset)
             return True
+
+    def try_lock_shared(self, offset: int) -> bool:
+        """
+        Add a shared lock of the byte at *offset* without waiting. Return False if it is locked exclusively.
+
+        Each call needs one `unlock_shared`. Raise OSError if the file system does not support locks.
+        """
+        with _process_files.guard:
+            opened = self._require_open()
+            if not opened.lock_shared(offset):
+                return False
+            self._own_shared_counts[offset] += 1
+            return True
+
+    def unlock_shared(self, offset: int) -> None:
+        """Remove one shared lock of this user. Does nothing if there is none."""
+        with _process_files.guard:
+            opened = self._require_open()
+            if self._own_shared_counts[offset]:
+                self._own_shared_counts[offset] -= 1
+                opened.unlock_shared(offset)
 
     def is_locked(self, offset: int) -> bool:
         """Return True if this process or another one has locked the byte at *offset*."""
@@ -189,7 +238,7 @@ class LockFile:
                 # The only way to test for a POSIX lock is to acquire it.
                 known = not self.try_lock(offset)
                 self.unlock(offset)
-            return bool(known) or offset in opened.locked_offsets
+            return bool(known) or offset in opened.locked_offsets or offset in opened.shared_counts
 
     def unlock(self, offset: int) -> None:
         """Unlock the byte at *offset*. Does nothing if this user has not locked it."""
@@ -208,6 +257,8 @@ class LockFile:
             opened = self._opened
             for offset in list(self._own_offsets):
                 self.unlock(offset)
+            for offset in list(self._own_shared_counts.elements()):
+                self.unlock_shared(offset)
             self._opened = None
             opened.user_count -= 1
             if opened.user_count == 0:
@@ -305,24 +356,39 @@ class DirectoryLocks:
 
         Raise StoreBusy if *name* is locked.
         """
-        try:
-            taken = self._file.try_lock(_offset_of_name(name))
-        except OSError as error:
-            raise StoreError(f"{self._directory} cannot be locked: {error.strerror}") from error
-        if not taken:
-            raise StoreBusy(f"another session uses this part of {self._directory}", waited=0.0)
+        self._claim(name, self._file.try_lock)
 
     def is_claimed(self, name: str) -> bool:
         """Return True if this process or another one has locked *name*."""
         return self._file.is_locked(_offset_of_name(name))
 
+    def claim_shared(self, name: str) -> None:
+        """
+        Add a shared lock of *name*, which other users may share. Each call needs one `release_shared`.
+
+        Raise StoreBusy if *name* is locked exclusively.
+        """
+        self._claim(name, self._file.try_lock_shared)
+
     def release(self, name: str) -> None:
         """Unlock *name*. Does nothing if this object has not locked it."""
         self._file.unlock(_offset_of_name(name))
 
+    def release_shared(self, name: str) -> None:
+        """Remove one shared lock of *name*. Does nothing if this object has none."""
+        self._file.unlock_shared(_offset_of_name(name))
+
     def close(self) -> None:
         """Unlock all names that this object has locked. Does nothing in a forked child."""
         self._file.close()
+
+    def _claim(self, name: str, try_lock: Callable[[int], bool]) -> None:
+        try:
+            taken = try_lock(_offset_of_name(name))
+        except OSError as error:
+            raise StoreError(f"{self._directory} cannot be locked: {error.strerror}") from error
+        if not taken:
+            raise StoreBusy(f"another session uses this part of {self._directory}", waited=0.0)
 
 
 def _offset_of_name(name: str) -> int:

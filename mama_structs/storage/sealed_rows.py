@@ -259,6 +259,10 @@ class Rows(Snapshot):
         """Delete *key*. Return True if it existed."""
         raise NotImplementedError
 
+    def delete_prefix(self, prefix: str) -> None:
+        """Delete all rows whose keys begin with *prefix*."""
+        raise NotImplementedError
+
     def apply_changes(self, changes: dict[str, RowChange]) -> None:
         """Apply *changes* in order."""
         for key, change in changes.items():
@@ -357,6 +361,10 @@ class SqliteRows(SqliteSnapshot, Rows):
         if is_there:
             self._execute("DELETE FROM Cache WHERE key = ? AND raw = 1", (key,))
         return is_there
+
+    def delete_prefix(self, prefix: str) -> None:
+        """Implements `Rows.delete_prefix`."""
+        self._execute("DELETE FROM Cache WHERE raw = 1 AND key >= ? AND key < ?", key_range(prefix))
 
     @contextlib.contextmanager
     def savepoint(self) -> Iterator[None]:

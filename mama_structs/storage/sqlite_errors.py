@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 import attrs
 
+from mama_structs._internal.serialization import JsonMixin
 from mama_structs.errors import StoreDamaged, StoreError, StoreReadOnly
 from mama_structs.storage.files import DATABASE_FILE, disk_full_error, from_os
 
@@ -23,7 +24,7 @@ PROBE_DATA: Final = b"\0" * 65536
 
 
 @attrs.frozen
-class Issue:
+class Issue(JsonMixin):
     """
     An issue found by `check`.
 
@@ -43,20 +44,22 @@ class Issue:
 
 
 @attrs.frozen
-class CheckReport:
+class CheckReport(JsonMixin):
     """
-    Result of `Session.check`. Its ``str()`` has one line for each finding.
+    Result of `admin.check`. Its ``str()`` has one line for each issue.
 
     Args:
-        findings: All findings. Those with severity "warning" are not damage.
+        issues: All issues. Those with severity "warning" are not damage.
 
     """
+
+    _json_properties = ("ok",)
 
     issues: tuple[Issue, ...]
 
     @property
     def ok(self) -> bool:
-        """True if no finding has the severity "error"."""
+        """True if no issue has the severity "error"."""
         return not any(finding.severity == "error" for finding in self.issues)
 
     def __str__(self) -> str:

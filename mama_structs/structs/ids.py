@@ -14,6 +14,7 @@ import attrs
 
 from mama_structs._internal.jsonable import to_plain
 from mama_structs._internal.lazy_import import run_load_callbacks
+from mama_structs._internal.serialization import JsonMixin
 from mama_structs.errors import InvalidArgument, repr_short
 
 MAX_INDEX = 2**64 - 1
@@ -67,7 +68,7 @@ _TYPES_BY_CODE = {member.code: member for member in EntityType}
 
 
 @attrs.frozen(order=True, repr=False)
-class EntityId:
+class EntityId(JsonMixin):
     """
     The id of an on-chain entity, written ``type-index``.
 

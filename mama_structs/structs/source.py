@@ -8,14 +8,14 @@ import inspect
 import json
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import attrs
 
 from mama_structs._internal import validation as _check
 from mama_structs._internal.introspection import make_async
 from mama_structs.errors import InvalidArgument, repr_short
-from mama_structs.references.decorator import ReferencedTool, make_decorator
+from mama_structs.references.decorator import AsyncTool, make_decorator
 from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.rate_limit import RateLimiter
 from mama_structs.references.resolver import Resolver
@@ -27,7 +27,7 @@ from mama_structs.structs.scheme import STRUCTS_SCHEME
 
 JSON = dict[str, Any]
 MAX_PAGE_ROWS: Final = 1000
-StructsTool = ReferencedTool[..., dict[str, Any]]
+StructsTool: TypeAlias = AsyncTool[..., dict[str, Any]]
 
 
 class StructsSource:

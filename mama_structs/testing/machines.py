@@ -41,7 +41,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     Its rules call tools with arguments that match their schemas, observe messages with refs, advance the clock,
     close and open the session, simulate a killed process, and make the disk or the embedder fail once.
-    After each step every acknowledged ref and memory must exist. At the end `Session.check` must report no problem.
+    After each step every acknowledged ref and memory must exist. At the end `admin.check` must report no problem.
     A tool may reject a call with a `MamaStructsError`; any other error fails the test.
 
     Attributes:
@@ -237,7 +237,7 @@ class MemoryMachine(SessionMachine):
     After each step, the session must contain exactly the acknowledged memories.
 
     Attributes:
-        known: The acknowledged memories, by id.
+        acknowledged: The acknowledged memories, by id.
 
     """
 
@@ -265,9 +265,9 @@ class MemoryMachine(SessionMachine):
         if not chosen:
             return
         memory_id = data.draw(st.sampled_from(chosen), label="decision")
-        store, said = self.session.memories, _main_text(record)
+        store, content = self.session.memories, record["content"]
         if replaces:
-            memory = self.attempt(store.supersede(memory_id, said, reasoning="better"))
+            memory = self.attempt(store.supersede(memory_id, content, reasoning="better"))
         else:
             memory = self.attempt(store.set_outcome(memory_id, "SUCCESS"))
         if memory is not None:
@@ -291,7 +291,7 @@ class MemoryMachine(SessionMachine):
 
         The hits must be distinct existing memories. Their number must be the limit, or that of all memories if smaller.
         """
-        hits = self.attempt(self.session.memories.search(_main_text(record), limit=limit))
+        hits = self.attempt(self.session.memories.search(record["content"], limit=limit))
         if hits is not None:
             found = [hit.memory.id for hit in hits]
             assert min(limit, len(self.acknowledged)) == len(found) == len(set(found)), (
@@ -304,8 +304,3 @@ class MemoryMachine(SessionMachine):
         """Assert that the session contains exactly the acknowledged memories, each equal to the returned one."""
         there = {memory.id: memory for memory in self.run(self.session.memories.list(limit=_MAX_MEMORIES))}
         assert there == self.acknowledged, "the memories are not those that were acknowledged"  # noqa: S101 - test code
-
-
-def _main_text(record: Mapping[str, Any]) -> str:
-    """Return the main text of a memory record."""
-    return next(str(record[name]) for name in ("decision", "summary", "content") if name in record)

@@ -28,6 +28,7 @@ from mama_structs.memory.types.engine import (
     NewMemory,
     NodeAttributes,
     Nodes,
+    Position,
     ProgressCallback,
     Query,
     Reader,
@@ -196,12 +197,19 @@ class PlainReader(Writer):
         return [self._links.get(link_id) for link_id in link_ids]
 
     def window(
-        self, where: EngineFilter | None = None, *, newest_first: bool = True, limit: int | None = None
+        self,
+        where: EngineFilter | None = None,
+        *,
+        newest_first: bool = True,
+        after: Position | None = None,
+        limit: int | None = None,
     ) -> Nodes:
-        nodes = sorted(self._filter_nodes(where), key=lambda node: (self._memories[node].created_at, node))
+        places = sorted((to_milliseconds(self._memories[node].created_at), node) for node in self._filter_nodes(where))
         if newest_first:
-            nodes.reverse()
-        return np.array(nodes[:limit], np.int64)
+            places.reverse()
+        if after is not None:
+            places = [one for one in places if (one < after if newest_first else one > after)]
+        return np.array([node for _, node in places[:limit]], np.int64)
 
     def find_temporal_neighbours(self, nodes: Nodes, apart_ms: int) -> tuple[Nodes, Nodes]:
         order = self.window(newest_first=False).tolist()

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias, get_args
 import attrs
 
 from mama_structs._internal import validation as _check
+from mama_structs._internal.serialization import JsonMixin
 from mama_structs._internal.telemetry import format_error
 from mama_structs.errors import InvalidArgument
 from mama_structs.tools.exposure import NO_CONTEXT, ToolSelection, ToolSelector
@@ -22,15 +23,15 @@ ExposureMode: TypeAlias = Literal["auto", "force_static", "force_dynamic"]
 
 
 @attrs.frozen(kw_only=True)
-class ExposedToolNames:
+class ExposedToolNames(JsonMixin):
     """
     A version of the set of tools that a model sees.
 
     Args:
         version: Increased by one with every change of the set of names.
         names: Names of the tools, starting with those that the context prioritizes.
-        context: Result of `Exposure.detect` for the message.
-        narrowed: Whether tools are hidden.
+        selection: Result of `ToolSelector.detect` for the message.
+        is_narrowed: Whether tools are hidden.
 
     """
 
@@ -48,7 +49,7 @@ class ExposedTools:
 
     Args:
         tools: All tools.
-        exposure: Chooses the tools for a message; by default `Exposure()`.
+        exposure: Chooses the tools for a message; by default `ToolSelector()`.
         mode: ``"force_static"`` always shows every tool, although the choice is still made and logged.
             ``"auto"`` and ``"force_dynamic"`` apply the choice; they differ for adapters only.
 
@@ -68,7 +69,7 @@ class ExposedTools:
 
     @property
     def selector(self) -> ToolSelector:
-        """The `Exposure` that selects the tools for a message."""
+        """The `ToolSelector` that selects the tools for a message."""
         if self._exposure is None:
             self._exposure = ToolSelector()
         return self._exposure
@@ -87,7 +88,7 @@ class ExposedTools:
         return current
 
     def for_message(self, message: object) -> ExposedToolNames:
-        """Select the tools for a message with `Exposure.detect`, and store the selection."""
+        """Select the tools for a message with `ToolSelector.detect`, and store the selection."""
         exposed = self._update(self.selector.detect(message))
         self._log(exposed.selection, exposed.names, f"exposed, version {exposed.version}")
         return exposed

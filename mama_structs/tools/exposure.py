@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import attrs
 
+from mama_structs._internal.serialization import JsonMixin
 from mama_structs.errors import InvalidArgument, repr_short
 from mama_structs.refs.messages.provider_messages import extract_user_text
 from mama_structs.tools.wire_names import DEPRECATED_SUCCESSORS, MEMORY_TOOLS
@@ -50,7 +51,7 @@ def _check_texts(_owner: object, field: Any, value: object) -> None:
 
 
 @attrs.frozen(kw_only=True)
-class Cue:
+class Cue(JsonMixin):
     """
     Words by which a request of the user is recognized.
 
@@ -64,7 +65,7 @@ class Cue:
             Spaces between words are optional.
         pattern: A regular expression, instead of *words*.
         weight: Confidence of the cue alone, from 0 to 1.
-        asks: Whether the cue is a request. A statement only counts if the message contains no other request.
+        is_request: Whether the cue is a request. A statement only counts if the message contains no other request.
         language: ``"en"`` and ``"ko"`` match only texts with letters of the script; other names are informational.
             For ``"en"``, only ASCII letters are part of a word, since a Korean particle may follow directly.
 
@@ -123,7 +124,7 @@ def _check_pattern(_rule: object, field: Any, value: object) -> None:
 
 
 @attrs.frozen(kw_only=True)
-class SelectionRule:
+class SelectionRule(JsonMixin):
     """
     The memory tools that a model sees if a message has this context.
 
@@ -131,8 +132,8 @@ class SelectionRule:
         kind: Name of the context, as in its cues.
         tools: Names, or patterns such as ``search/*``, in addition to the tools that are always exposed.
         priority: The tools that are listed first, in order.
-        doubts: A regular expression for words that may request a tool that is not in *tools*. If it matches, no tool is
-            hidden, because a missing tool is worse than an additional one.
+        doubt_words: A regular expression for words that may request a tool that is not in *tools*. If it matches,
+            no tool is hidden, because a missing tool is worse than an additional one.
 
     """
 
@@ -363,7 +364,7 @@ def _has_other_request(words: str, match_starts: list[int]) -> bool:
 
 
 @attrs.frozen
-class ToolSelection:
+class ToolSelection(JsonMixin):
     """
     Result of a detection: the kind of a message, and the memory tools for it.
 
@@ -371,7 +372,7 @@ class ToolSelection:
         kind: ``"resuming"``, ``"deciding"``, ``"searching"``, ``"tracking"``, or a host's kind; None if no context
             matches.
         confidence: Confidence, from 0 to 1, that the kind is right and nothing else is requested; 0 if *kind* is None.
-        allowed: Names of the visible memory tools, or ``"all"``.
+        tool_names: Names of the visible memory tools, or ``"all"``.
         priority: Names of the tools that are listed first; empty if all are visible, which keeps their order.
 
     """
@@ -396,7 +397,7 @@ class _CueMatch(NamedTuple):
 
 
 @attrs.frozen(kw_only=True)
-class ToolSelector:
+class ToolSelector(JsonMixin):
     """
     Selects the memory tools that a model should see for a message.
 
@@ -404,9 +405,9 @@ class ToolSelector:
     nothing else is requested.
 
     Args:
-        cues: Cues for the contexts; ``(*Exposure().cues, Cue(...))`` adds to the built-in ones. With the built-in cues,
-            learned weights of typical messages count, too.
-        contexts: Tools of each context; the built-in ones are ``Exposure().contexts``.
+        cues: Cues for the contexts; ``(*ToolSelector().cues, Cue(...))`` adds to the built-in ones. With the built-in
+            cues, learned weights of typical messages count, too.
+        rules: Tools of each context; the built-in ones are ``ToolSelector().rules``.
         always: Tools that are never hidden.
         threshold: Minimum confidence for hiding tools.
 

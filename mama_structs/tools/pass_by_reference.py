@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import attrs
 
+from mama_structs._internal.serialization import JsonMixin
 from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidHandle, InvalidRange
 from mama_structs.provenance import Provenance
 from mama_structs.refs.store.entries import Entry, parse_handle
@@ -34,7 +35,7 @@ EMBEDDED_HANDLE_PATTERN: Final = re.compile(
 
 
 @attrs.frozen
-class ResolvedArguments:
+class ResolvedArguments(JsonMixin):
     """
     The arguments of a tool call, with texts in place of handles.
 

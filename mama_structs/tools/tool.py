@@ -14,6 +14,7 @@ from mama_structs._internal.event_loop import CallProgress, call_progress, is_mo
 from mama_structs._internal.introspection import find_layers, get_definition_key, make_async
 from mama_structs._internal.jsonable import to_answer
 from mama_structs._internal.offload import measure_input, run_inline_or_in_thread
+from mama_structs._internal.serialization import JsonMixin
 from mama_structs.errors import InvalidArgument, MamaStructsError, UnknownTool, repr_short
 from mama_structs.tools.schema import Signature, make_answer_schema, split_docstring
 from mama_structs.tools.wire_names import WireNames, make_name_hint
@@ -39,7 +40,7 @@ class ErrorText(str):
 
 
 @attrs.frozen(kw_only=True)
-class ToolAnnotations:
+class ToolAnnotations(JsonMixin):
     """
     Effects of a tool, for hosts that ask the user before they run it.
 
@@ -98,8 +99,8 @@ class Tool:
         wrapped: Whether `Session.call` may turn a large result into a descriptor.
         handles: Arguments that accept a ``ref:`` or ``fd:`` itself: `Session.call` replaces ``{"$ref": "ref:x"}`` in
             them by the handle instead of the text.
-        resolve: Whether handles and ``{{ref:x}}`` in text arguments are replaced by their texts. Set it to False for
-            tools that accept handles, or search for words.
+        resolves_handles: Whether handles and ``{{ref:x}}`` in text arguments are replaced by their texts. Set it to
+            False for tools that accept handles, or search for words.
         deprecated: Whether it is a tool of v1.0; a host's own tool may have the same name.
 
     """

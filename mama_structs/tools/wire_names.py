@@ -10,6 +10,7 @@ from typing import Final, Self
 
 import attrs
 
+from mama_structs._internal.serialization import JsonMixin
 from mama_structs.errors import InvalidSetting, UnknownTool, repr_short
 
 # Memory tools and their display titles. Only tools with exactly these names may be hidden, not a host's `save/file`.
@@ -94,7 +95,7 @@ def make_name_hint(name: object, names: Sequence[str]) -> str:
 
 
 @attrs.frozen
-class WireNames:
+class WireNames(JsonMixin):
     """Two-way mapping of tool names to wire names, such as ``save/decision`` to ``save__decision``."""
 
     by_tool: Mapping[str, str]

@@ -104,13 +104,13 @@ async def test_langchain_schemas_reach_the_model():
     """LangChain's own converter produces the tools' schemas, and valid names and descriptions."""
     async with Session.open(embedder=HashEmbedder()) as session:
         found = by_name(session)
-        names = session.wire_names.by_tool
+        names = session.tools.wire_names.by_tool
         for tool in session.tools.values():
             converted = convert_to_openai_tool(found[names[tool.name]])["function"]
             jsonschema.Draft202012Validator.check_schema(converted["parameters"])
 
             assert re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,39}", converted["name"])
-            assert session.wire_names._said(tool.description) == converted["description"]
+            assert session.tools.wire_names._said(tool.description) == converted["description"]
             assert tool.input_schema == found[names[tool.name]].args_schema
             assert list(tool.input_schema["properties"]) == list(converted["parameters"]["properties"])
             assert tool.input_schema.get("required", []) == converted["parameters"].get("required", [])

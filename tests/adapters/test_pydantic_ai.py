@@ -181,7 +181,7 @@ async def test_pydantic_ai_definitions_are_valid(session):
     model = TestModel(call_tools=[])
     await Agent(model, toolsets=[pydantic_ai.toolset(session)]).run("hello")
     definitions = model.last_model_request_parameters.function_tools
-    names = session.wire_names
+    names = session.tools.wire_names
 
     assert len(session.tools) == len(definitions)
     for one in definitions:
@@ -190,7 +190,7 @@ async def test_pydantic_ai_definitions_are_valid(session):
 
         assert re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,39}", one.name)
         assert tool.input_schema == one.parameters_json_schema
-        assert session.wire_names.said(tool.description) == one.description
+        assert session.tools.wire_names._said(tool.description) == one.description
         assert tool.annotations.read_only is one.metadata["read_only"]
 
 

@@ -272,7 +272,7 @@ async def test_mcp_has_no_prompts_and_resources_without_memory_tools():
         assert client.server_capabilities.resources is None
 
 
-@pytest.mark.parametrize("recalled", [openai.add_recall, anthropic.recalled], ids=["openai", "anthropic"])
+@pytest.mark.parametrize("recalled", [openai.add_recall, anthropic.add_recall], ids=["openai", "anthropic"])
 async def test_recall_does_not_change_passed_messages(session, recalled):
     """The passed list and messages are unchanged, and a returned conversation is not extended again."""
     blocks = [{"type": "text", "text": QUESTION}]
@@ -291,7 +291,7 @@ async def test_recall_does_not_change_passed_messages(session, recalled):
 
 
 async def test_recall_accepts_text_as_conversation(session):
-    """The Responses API accepts a text as its input, and so does `recalled`."""
+    """The Responses API accepts a text as its input, and so does `add_recall`."""
     said, block = await openai.add_recall(session, QUESTION)
 
     assert {"role": "user", "content": QUESTION} == said
@@ -313,7 +313,7 @@ async def test_recalled_text_does_not_affect_tool_selection(session):
     assert is_block(text)
     for messages in shapes:
         assert said[0] == extract_user_text(messages)
-        assert "resuming" == session.exposed.exposure.detect(messages).kind
+        assert "resuming" == session.exposed_tools.selector.detect(messages).kind
 
 
 words = st.sampled_from(
@@ -328,7 +328,7 @@ messages_of_any_shape = st.lists(
 )
 
 
-@given(messages=messages_of_any_shape, recalled=st.sampled_from([openai.add_recall, anthropic.recalled]))
+@given(messages=messages_of_any_shape, recalled=st.sampled_from([openai.add_recall, anthropic.add_recall]))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_recall_works_with_any_messages(session, messages, recalled):
     """All messages are kept, the recalled text is appended, and a second call changes nothing."""
@@ -368,14 +368,14 @@ async def test_openai_request_has_static_list_and_tool_choice(monkeypatch):
         await PydanticAgent(model, capabilities=[pydantic_ai.capability(session)]).run(said)
         config = RunConfig(
             tracing_disabled=True,
-            call_model_input_filter=openai_agents.hooks(session).with_recalled,
+            call_model_input_filter=openai_agents.hooks(session).add_recall,
             model_settings=ModelSettings(extra_args={"tool_choice": openai.tool_choice(session, said)}),
         )
         agent = OpenAIAgent(
             name="agent", model=AgentsModel("gpt-5.1", openai_client=client), tools=openai_agents.tools(session)
         )
         await Runner.run(agent, said, run_config=config)
-        wire, allowed = session.wire_names.by_tool, session.tool_names_for(said)
+        wire, allowed = session.tools.wire_names.by_tool, session.tool_names_for(said)
 
         for request in (one.options for one in script.requests):
             assert {wire[name] for name in session.tools} == {tool["name"] for tool in request["tools"]}

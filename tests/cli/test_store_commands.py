@@ -116,7 +116,7 @@ def test_unknown_namespace_error_lists_existing_ones(store, tmp_path, capsys, co
     for name, hint in (("other", "there are: default, user:ada/1"), ("user:ada", "did you mean user:ada/1?")):
         said = complaint(capsys, *command.split(), store, *more, "--namespace", name)
         assert f"the store has no namespace '{name}' ({hint}" in said
-    assert ("default", "user:ada/1") == asyncio.run(Session.namespaces(store))
+    assert ("default", "user:ada/1") == asyncio.run(admin.list_namespaces(store))
 
 
 def test_check_lists_warnings_and_succeeds(store, capsys):

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import attrs
 from crash.model import digest_of, plain, text_of
 
-from mama_structs import admin
+from mama_structs import Filter, admin
 from mama_structs.errors import MemoryNotFound, VersionConflict
 from mama_structs.memory.graph.results import Hit
 from mama_structs.memory.types.model import Memory, Origin
@@ -363,7 +363,7 @@ async def forget(author: Author, tag: str) -> None:
         author.book.append("deleting", author.space, target_id)
         with author.change(tag, "forget", target=target):
             if by_topic:
-                await author.session.memories.erase(about=f"about {target}")
+                await author.session.memories.erase(where=Filter(topic=f"about {target}"))
             else:
                 await author.session.memories.erase([target_id])
 
@@ -527,8 +527,7 @@ async def delete_conversation(author: Author, tag: str) -> None:
     name = author.forks.pop()
     async with author.turn():
         with author.change(tag, "drop_conversation", conversation=name):
-            found = await Session.conversations(author.book.store, namespace=author.space)
-            await found.delete(name)
+            await admin.delete_conversation(author.book.store, name, namespace=author.space)
 
 
 async def look(author: Author, _tag: str) -> None:

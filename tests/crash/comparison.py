@@ -36,12 +36,11 @@ async def compare(store: Store, facts: ExpectedState) -> Verdict:
                 async with opened(store, space) as session:
                     await seen.compare_memories(session)
                     await seen.compare_records(session)
-                    # `Session.check` covers all namespaces, so run it once. For the others, check only the memories.
+                    # `admin.check` covers all namespaces, so run it once. For the others, check only the memories.
                     checked = admin.check(session.memories) if place else admin.check(session)
-                    found = await checked
-                    note_findings(verdict, found if isinstance(found, list) else found.findings)
+                    note_findings(verdict, (await checked).issues)
         with verdict.noting("listing namespaces"):
-            unknown = set(await Session.namespaces(store)) - facts.namespaces
+            unknown = set(await admin.list_namespaces(store)) - facts.namespaces
             verdict.wrong += [f"there is a namespace {one}, {_NOBODY} wrote to" for one in sorted(unknown)]
         for space in sorted(facts.namespaces):
             with verdict.noting(f"conversations of {space}"):
@@ -241,7 +240,7 @@ class Comparison:
 
     async def compare_conversations(self, store: Store, space: str) -> None:
         """Compare the conversations of a namespace, and the refs of each."""
-        listed = {one.name for one in await Session.conversations(store, namespace=space)}
+        listed = {one.name for one in await admin.list_conversations(store, namespace=space)}
         known = {name for where, name in self.facts.conversations if where == space}
         self.verdict.wrong += [f"conversation {one} is there, {_NOBODY} began" for one in sorted(listed - known)]
         for name in sorted(known):

@@ -241,7 +241,7 @@ def _live(directory: Path, facts: ExpectedState, book: Path, pause: Callable[[],
                 await now.compare_records(session)
             now.compare_refs(session, now.facts.conversation("default", _CONVERSATION))
             with verdict.noting("the check"):
-                note_findings(verdict, (await admin.check(session)).findings)
+                note_findings(verdict, (await admin.check(session)).issues)
 
     with verdict.listening(), verdict.noting("the session"):
         asyncio.run(main())

@@ -50,7 +50,7 @@ class Verdict:
         duplicated: Items that were stored once and exist several times.
         wrong: Items with unexpected content, partly applied operations, and unexpected items.
         errors: Typed errors during opening and reading.
-        findings: Findings of `Session.check`, except the one about an old SQLite.
+        findings: Findings of `admin.check`, except the one about an old SQLite.
         warnings: Logged warnings.
         untyped: Other exceptions.
         memories: The number of memories.

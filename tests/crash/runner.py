@@ -39,7 +39,7 @@ from crash.power import KEPT, build, environment, lose_unsynced, record
 from crash.sabotage import SABOTAGES, plant
 from crash.writers import ENDINGS, Task, run
 
-from mama_structs.session.session import Session
+from mama_structs import admin
 from mama_structs.storage.postgres.pool import has_session
 from mama_structs.testing.conformance.ack_log import HANG_TIMEOUT_SECONDS, AckLog
 
@@ -447,7 +447,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     seed = random.randrange(2**32) if given.seed is None else given.seed
     _say(f"seed {seed}")
     is_used = given.server and has_session(given.server)
-    if is_used and (full := asyncio.run(Session.namespaces(given.server))):
+    if is_used and (full := asyncio.run(admin.list_namespaces(given.server))):
         _say(f"the database has memories or conversations of {full[0]!r:.80}; name an empty one")
         return 2
     table = Tally()

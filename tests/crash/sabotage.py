@@ -15,6 +15,7 @@ import numpy as np
 from crash.model import ExpectedState, Item, text_of
 from crash.oracle import Store, opened
 
+from mama_structs import admin
 from mama_structs.memory.types.engine import NewMemory, Writer
 from mama_structs.memory.types.model import Link, LinkMetadata, LinkType, Memory, new_link_id
 from mama_structs.refs.store.text import Content
@@ -150,7 +151,7 @@ async def _lose_memory(target: Target) -> None:
 
 async def _lose_link(target: Target) -> None:
     one, other, word = _first(target.links())
-    links = await target.session.memories.links(one)
+    links = await target.session.memories.links(one, limit=10_000)
     ids = [link.id for link in links if (link.to_id, link.metadata.original_relationship) == (other, word)]
     await target.write(lambda writer: writer.delete_links(ids))
 
@@ -167,7 +168,7 @@ async def _lose_ref(target: Target) -> None:
 
 async def _lose_conversation(target: Target) -> None:
     name, _ = _first(target.refs())
-    await (await Session.conversations(target.store, namespace=target.space)).delete(name)
+    await admin.delete_conversation(target.store, name, namespace=target.space)
 
 
 async def _duplicate_memory(target: Target) -> None:
@@ -177,7 +178,7 @@ async def _duplicate_memory(target: Target) -> None:
 
 async def _duplicate_link(target: Target) -> None:
     one, other, word = _first(target.links())
-    links = await target.session.memories.links(one)
+    links = await target.session.memories.links(one, limit=10_000)
     same = _first(link for link in links if (link.to_id, link.metadata.original_relationship) == (other, word))
     await target.write(lambda writer: writer.put_link(attrs.evolve(same, id=new_link_id())))
 

@@ -117,7 +117,7 @@ opening.SETTINGS["sqlite_synchronous"] = {synchronous}
 async def main():
     session = await Session.open(sys.argv[1], embedder=EMBEDDERS[0], conversation="c")
     for number in range(3):
-        memory = await session.memories.save_decision("topic", f"decision {{number}}", "why")
+        memory = await session.memories.save_decision(f"decision {{number}}", topic="topic", reasoning="why")
         print(memory.id, flush=True)
 
 asyncio.run(main())

@@ -329,7 +329,7 @@ async def _embed_anew(at: _StoreAndFiles, book: AckLog, tag: str, chance: random
 
 async def _migrate(at: _StoreAndFiles, book: AckLog, tag: str, chance: random.Random) -> None:
     """Migrate a v1.0 database into its own namespace."""
-    from mama_structs.importers.mama_v1 import migrate_v1  # noqa: PLC0415 - needed by few runs
+    from mama_structs.importers import migrate_v1  # noqa: PLC0415 - needed by few runs
 
     file, space, tags = at.files / f"old-{tag}.db", f"old-{tag}", [f"{tag}-{n}" for n in range(chance.randrange(5, 15))]
     specs = []
@@ -360,7 +360,7 @@ async def _migrate(at: _StoreAndFiles, book: AckLog, tag: str, chance: random.Ra
 
 
 async def _tend(at: _StoreAndFiles, book: AckLog, tag: str, chance: random.Random) -> None:
-    """Write some changes, then rebuild the indexes, prune automatic links, and run `Session.maintain`."""
+    """Write some changes, then rebuild the indexes, prune automatic links, and run `admin.maintain`."""
     async with opened(at.store, chance.choice(NAMESPACES)) as session:
         await write(session, book, f"{tag}-t", chance, 3)
         await admin.rebuild(session.memories)

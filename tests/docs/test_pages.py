@@ -52,7 +52,7 @@ PUBLIC_MODULES = (
     "mama_structs",
     "mama_structs.embedders",
     "mama_structs.notebook",
-    "mama_structs.records",
+    "mama_structs.types",
     "mama_structs.sources",
     "mama_structs.structs",
     "mama_structs.testing",

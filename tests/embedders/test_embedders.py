@@ -16,11 +16,10 @@ from mama_structs.embedders import (
     Reranker,
     SentenceTransformerEmbedder,
     VoyageEmbedder,
-    fingerprint_of,
 )
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, RerankingFailed
 from mama_structs.memory.embedding.batch_service import EmbeddingService
-from mama_structs.memory.embedding.protocol import Calibration
+from mama_structs.memory.embedding.protocol import Calibration, fingerprint_of
 
 CALIBRATION = Calibration()
 

@@ -477,7 +477,7 @@ async def test_retriever_returns_memories_with_metadata(session):
         "Use JWT for logins", topic="auth", reasoning="There is no state to keep"
     )
     await session.memories.set_outcome(saved.id, "FAILED", reason="Stolen tokens stayed valid")
-    (found,) = await SessionRetriever(session, k=1, types=["decision"]).ainvoke("how do logins work?")
+    (found,) = await SessionRetriever(session, k=1, type="decision").ainvoke("how do logins work?")
 
     assert saved.id == found.id
     assert "Use JWT for logins\nThere is no state to keep" == found.page_content

@@ -34,7 +34,7 @@ from langgraph.types import Command, interrupt
 
 from mama_structs.adapters.langgraph.checkpoints import LangGraphCheckpointer
 from mama_structs.adapters.langgraph.store import LangGraphStore
-from mama_structs.records import NewRecord
+from mama_structs.types import NewRecord
 
 LABELS = st.sampled_from(["a", "b", "ab", "a_", "*", "ü"])
 NAMESPACES = st.lists(LABELS, min_size=1, max_size=3).map(tuple)
@@ -177,7 +177,7 @@ async def test_item_expires_unless_it_is_read(session):
         await store.aget(("a",), "seen", refresh_ttl=False)
     left = sorted(one.key for one in await store.asearch(()))
     again = await store.aget(("a",), "got")
-    swept = await session.records.sweep()
+    swept = await session.records.delete_expired()
 
     assert ["found", "got", "kept"] == there == left
     assert (first.created_at, first.updated_at, first.value) == (again.created_at, again.updated_at, again.value)

@@ -185,7 +185,7 @@ async def test_recalled_item_stays_in_conversation(session):
     await session.memories.save_decision("Use JWT for logins", topic="auth", reasoning="No state")
     model = ScriptedModel("By JWT.", "As I said.")
     kept = openai_agents_session.ConversationSession(session, "ada")
-    config = agents.RunConfig(**QUIET, session_input_callback=openai_agents_session.recalling(session))
+    config = agents.RunConfig(**QUIET, session_input_callback=openai_agents_session.add_recall(session))
     agent = agents.Agent(name="Ada", model=model.openai_agents())
     for text in ("How do we do logins?", "How do we do logins, again?"):
         await agents.Runner.run(agent, text, session=kept, run_config=config)
@@ -200,7 +200,7 @@ async def test_recalled_item_stays_in_conversation(session):
 async def test_fact_is_recalled_again_when_history_lacks_it(session, name, limit):
     """A run whose history has no recalled text gets it, regardless of other conversations."""
     await session.memories.save_decision("Use JWT for logins", topic="auth", reasoning="No state")
-    config = agents.RunConfig(**QUIET, session_input_callback=openai_agents_session.recalling(session))
+    config = agents.RunConfig(**QUIET, session_input_callback=openai_agents_session.add_recall(session))
     model = ScriptedModel("By JWT.", "By JWT.")
     agent = agents.Agent(name="Ada", model=model.openai_agents())
     for who, most in (("ada", None), (name, limit)):
@@ -212,6 +212,6 @@ async def test_fact_is_recalled_again_when_history_lacks_it(session, name, limit
 
 async def test_input_is_unchanged_when_nothing_is_relevant(session):
     """Without relevant memories the input is unchanged."""
-    combine = openai_agents_session.recalling(session)
+    combine = openai_agents_session.add_recall(session)
 
     assert said("a", "b") == await combine(said("a"), said("b"))

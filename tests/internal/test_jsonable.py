@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs._internal.jsonable import to_jsonable
+from mama_structs._internal.jsonable import canonical_json, to_jsonable
 from mama_structs.errors import InvalidArgument, MamaStructsError
 from mama_structs.structs.ids import EntityId, EntityType
 
@@ -193,3 +193,74 @@ def test_to_jsonable_raises_typed_error_for_unsupported_value(value, message):
     assert caught.value.hint
     assert not isinstance(caught.value, InvalidArgument)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, 1.0),
+        (0, -0.0),
+        (10**20, 1e20),
+        ({"a": 1, "b": [2.0]}, {"b": (2,), "a": 1.0}),
+        (float("nan"), None),
+        (dt.date(2026, 1, 2), "2026-01-02"),
+    ],
+)
+def test_canonical_json_is_equal_for_equal_json_values(one, other):
+    assert canonical_json(one) == canonical_json(other) is not None
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, True),
+        (0, False),
+        (0, None),
+        (1, "1"),
+        ("", None),
+        (2**53, 2**53 + 1),
+        (2.0**53, 2**53 + 1),
+        ("caf\u00e9", "cafe\u0301"),
+        ([1, 2], [2, 1]),
+        ([[]], []),
+        ({"a": None}, {}),
+        ({"a": 1}, [["a", 1]]),
+        ("\ud800", "\ud801"),
+    ],
+)
+def test_canonical_json_differs_for_different_json_values(one, other):
+    assert canonical_json(one) != canonical_json(other)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+
+
+def same_json(one, other):
+    """Compare JSON values by their definition."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same_json(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same_json, one, other))
+    return one == other
+
+
+@given(one=JSON, other=JSON)
+def test_canonical_json_is_equal_exactly_for_equal_values(one, other):
+    """The text does not change when the value is stored and read again."""
+    assert same_json(one, other) == (canonical_json(one) == canonical_json(other))
+    assert canonical_json(one) == canonical_json(msgspec.json.decode(msgspec.json.encode(one)))
+
+
+def test_canonical_json_returns_none_for_values_without_comparable_text():
+    """Values that are nested too deeply, or integers that Python cannot write, raise no error."""
+    nested = []
+    for _ in range(5_000):
+        nested = [nested]
+
+    assert canonical_json(nested) is None
+    assert canonical_json({"a": 10**5_000}) is None

@@ -56,32 +56,31 @@ OF_MEMORIES = (
     lambda m, i, t, o: m.set_outcome(t, "SUCCESS"),
     lambda m, i, t, o: m.supersede(i[0], t, reasoning=o, topic=t, evidence=[t]),
     lambda m, i, t, o: m.supersede(t, o, reasoning=""),
-    lambda m, i, t, o: m.correct(i[1], t, change_reason=o),
-    lambda m, i, t, o: m.correct(t, o),
+    lambda m, i, t, o: m.update(i[1], t, change_reason=o),
+    lambda m, i, t, o: m.update(t, o),
     lambda m, i, t, o: m.link(i[0], i[1], t, reason=o, tags=[t]),
     lambda m, i, t, o: m.link(i[0], t, "refines"),
     lambda m, i, t, o: m.link(t, i[0], "refines"),
     lambda m, i, t, o: m.unlink(t),
     lambda m, i, t, o: m.delete(t),
     lambda m, i, t, o: m.get(t),
-    lambda m, i, t, o: m.evidence_of(t),
-    lambda m, i, t, o: m.evolution(t),
-    lambda m, i, t, o: m.links_of(t),
+    lambda m, i, t, o: m.evidence(t),
+    lambda m, i, t, o: m.history(t),
+    lambda m, i, t, o: m.links(t),
     lambda m, i, t, o: m.traverse(t),
-    lambda m, i, t, o: m.connected(t),
-    lambda m, i, t, o: m.load_context(t),
-    lambda m, i, t, o: m.similar(t),
-    lambda m, i, t, o: m.about(t),
-    lambda m, i, t, o: m.by_topic(t),
-    lambda m, i, t, o: m.search(t, topic=o, predicate=Filter(mentions=[t, o])),
+    lambda m, i, t, o: m.details(t),
+    lambda m, i, t, o: m.similar(content=t),
+    lambda m, i, t, o: m.list(where=Filter(mentions=t)),
+    lambda m, i, t, o: m.history(topic=t),
+    lambda m, i, t, o: m.search(t, topic=o, where=Filter(mentions=[t, o])),
     lambda m, i, t, o: m.search(t),
     lambda m, i, t, o: m.explain(t, i[0]),
     lambda m, i, t, o: m.explain("tokens", t),
-    lambda m, i, t, o: m.recent(types=[t]),
+    lambda m, i, t, o: m.list(type=[t]),
     lambda m, i, t, o: m.relationships(),
-    lambda m, i, t, o: m.forget([t]),
-    lambda m, i, t, o: m.forget(about=t, source=o),
-    lambda m, i, t, o: m.forget(source=t),
+    lambda m, i, t, o: m.erase([t]),
+    lambda m, i, t, o: m.erase(where=Filter(topic=t, source=o)),
+    lambda m, i, t, o: m.erase(where=Filter(source=t)),
 )
 # Each call takes the session and two texts.
 OF_SESSIONS = (
@@ -156,7 +155,7 @@ async def lived(place, namespace, text, other, calls):
                 )
             await session.flush()
             await admin.export_jsonl(memories, Path(home) / "export")
-            assert [] == [one for one in (await admin.check(session)).findings if one.severity == "error"]
+            assert [] == [one for one in (await admin.check(session)).issues if one.severity == "error"]
         found.append((Path(home) / "export").read_text())
         async with Session.open(place, namespace=namespace, conversation="talk", embedder=SMALL) as session:
             found.append([(one.versioned_handle, one.text, told(one.attributes)) for one in session.refs.list()])
@@ -186,7 +185,7 @@ async def named(place):
     """Open sessions with unusual names of namespaces, conversations and read namespaces, and return the results."""
     found = []
     for name in NAMES:
-        for options in ({"namespace": name, "conversation": "talk"}, {"conversation": name}, {"reads": [name]}):
+        for options in ({"namespace": name, "conversation": "talk"}, {"conversation": name}, {"read_namespaces": [name]}):
             try:
                 async with Session.open(place, embedder=SMALL, **options) as session:
                     await session.memories.save_insight("hello there")
@@ -196,8 +195,8 @@ async def named(place):
                 found.append("refused")
     async with Session.open(place, embedder=SMALL) as session:
         assert (await admin.check(session)).ok
-    found.append(await Session.namespaces(place))
-    found.append(sorted(one.name for one in await Session.conversations(place) if one.name in NAMES))
+    found.append(await admin.list_namespaces(place))
+    found.append(sorted(one.name for one in await admin.list_conversations(place) if one.name in NAMES))
     return found
 
 
@@ -210,4 +209,4 @@ async def test_namespace_with_nul_is_rejected(database):
     """A server cannot store such a name; nothing is created."""
     with pytest.raises(InvalidArgument, match="NUL"):
         await Session.open(database, embedder=SMALL, namespace="a\0b")
-    assert () == await Session.namespaces(database)
+    assert () == await admin.list_namespaces(database)

@@ -8,8 +8,8 @@ from copying_helpers import ADA, exported, filled, opened
 from killing_helpers import killed_commands
 from postgres_helpers import administer
 
-from mama_structs.errors import InvalidArgument, StoreMismatch, StoreFull
-from mama_structs.session.session import Session
+from mama_structs import admin
+from mama_structs.errors import InvalidArgument, StoreFull, StoreMismatch
 from mama_structs.settings import ServerSettings
 from mama_structs.storage.postgres.pool import PostgresPool
 
@@ -23,7 +23,7 @@ async def test_copy_to_server_and_back_is_identical(tmp_path, database):
     """Exports are byte-equal, conversations are complete, and a repeated copy adds nothing."""
     await filled(tmp_path / "a")
     copies = [(tmp_path / "a", database), (database, tmp_path / "b")]
-    found = [await Session.copy(*places) for places in copies for _ in range(2)]
+    found = [await admin.copy(*places) for places in copies for _ in range(2)]
 
     assert all(one.ok for one in found)
     assert 1 == len({str([(own.counts, own.digests) for own in one.namespaces]) for one in found})
@@ -39,7 +39,7 @@ async def test_killed_copy_to_server_continues_on_next_run(tmp_path, database):
             if not await asyncio.to_thread(is_killed, steps):
                 break
     assert steps > 30
-    assert (await Session.copy(database, tmp_path / "b")).ok
+    assert (await admin.copy(database, tmp_path / "b")).ok
     assert await exported(tmp_path / "a") == await exported(tmp_path / "b")
 
 
@@ -53,11 +53,11 @@ async def test_copy_to_full_server_continues_on_next_run(tmp_path, own_database,
         f"CREATE TRIGGER full_disk BEFORE INSERT ON mama_structs.{table} EXECUTE FUNCTION full_disk()",
     )
     with pytest.raises(StoreFull, match="no room") as caught:
-        await Session.copy(tmp_path / "a", own_database)
+        await admin.copy(tmp_path / "a", own_database)
     assert caught.value.hint
     administer(own_database, f"DROP TRIGGER full_disk ON mama_structs.{table}")
 
-    assert (await Session.copy(tmp_path / "a", own_database)).ok
+    assert (await admin.copy(tmp_path / "a", own_database)).ok
     async with opened(own_database) as session:
         assert (await admin.check(session)).ok
 
@@ -68,10 +68,10 @@ async def test_copy_to_server_rejects_different_content(tmp_path, database):
     async with opened(database) as session:
         saved = await session.memories.save_context("of somebody else")
     with pytest.raises(StoreMismatch, match="'default'"):
-        await Session.copy(tmp_path / "a", database)
+        await admin.copy(tmp_path / "a", database)
     with pytest.raises(InvalidArgument):
-        await Session.copy(database, database)
-    assert (await Session.copy(tmp_path / "a", database, namespace=ADA)).ok
+        await admin.copy(database, database)
+    assert (await admin.copy(tmp_path / "a", database, namespace=ADA)).ok
 
     async with opened(database) as session:
         assert [saved.id] == [memory.id for memory in await session.memories.list()]
@@ -82,7 +82,7 @@ async def test_copy_to_halfvec_server_compares_rounded_vectors(tmp_path, databas
     await filled(tmp_path / "a")
     server = PostgresPool.open(database, options=ServerSettings(half_precision=True))
     try:
-        found = [await Session.copy(tmp_path / "a", database) for _ in range(2)]
+        found = [await admin.copy(tmp_path / "a", database) for _ in range(2)]
     finally:
         server.close()
 

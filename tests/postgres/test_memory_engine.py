@@ -15,7 +15,15 @@ from memory_helpers import alike, plain_link, plain_memory
 
 from mama_structs.memory.engines.postgres.engine import PostgresEngines
 from mama_structs.memory.types.engine import EmbedderRecord, EngineFilter, NewMemory, to_nfc
-from mama_structs.memory.types.model import LinkType, MemoryType, StoredEvidence, text_digest
+from mama_structs.memory.types.model import (
+    METADATA_TYPES,
+    LinkType,
+    MemoryType,
+    Outcome,
+    StoredEvidence,
+    text_digest,
+    to_milliseconds,
+)
 from mama_structs.session.backend import make_local_engines
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.sqlite_store import SqliteStorage
@@ -32,6 +40,16 @@ VECTORS = st.sampled_from([(1, 0, 0), (0, 1, 0), (1, 1, 0), (1, 2, 3), (-1, 0, 1
 TIMES = st.integers(0, 6)
 PICKS = st.integers(0, 100)
 KEPT = ["the text of x", "근거\r\n"]
+# Values that a wrong comparison would confuse: compositions, long texts, escapes, and numbers with equal values.
+LONG = "-" * 150 + "\\" * 60
+TAGS = ["raid", "caf\u00e9", "cafe\u0301", "a\\0b", "a\0", LONG, f"{LONG}x"]
+SOURCES = ["log.txt", "caf\u00e9", "cafe\u0301", LONG]
+EXTRA = {"n": [0, 1, 1.0, True, -0.0, 0.5, 2**53, 2**53 + 1, "1", None], "of": [[1], [1.0, {"b": 1, "a": LONG}], {}]}
+EXTRAS = st.fixed_dictionaries({}, optional={key: st.sampled_from(values) for key, values in EXTRA.items()})
+PLACES = st.none() | st.tuples(
+    TIMES.map(lambda at: to_milliseconds(plain_memory("x", at=at).created_at)) | st.sampled_from([-(2**70), 2**70]),
+    st.integers(-1, 12) | st.sampled_from([2**62, 2**70]),
+)
 
 
 def unit(numbers):
@@ -46,17 +64,44 @@ class Refused(Exception):
 
 def filters():
     moments = st.none() | TIMES.map(lambda at: plain_memory("x", at=at).created_at)
-    return st.none() | st.builds(
-        EngineFilter,
-        types=st.none() | st.frozensets(st.sampled_from(MemoryType), min_size=1),
-        topic=TOPICS,
-        since=moments,
-        until=moments,
-        mentions=st.none() | st.frozensets(st.sampled_from(["2-1", "1-11", "a\\0b"]), min_size=1),
-        valid_at=moments,
-        origins=st.none() | st.frozensets(st.sampled_from(["user", "model", "tool"]), min_size=1),
-        trust=st.none() | st.sampled_from(["user", "model", "outside"]),
+    return (
+        st.none()
+        | st.builds(
+            EngineFilter,
+            types=st.none() | st.frozensets(st.sampled_from(MemoryType), min_size=1),
+            topic=TOPICS,
+            since=moments,
+            until=moments,
+            mentions=st.none() | st.frozensets(st.sampled_from(["2-1", "1-11", "a\\0b"]), min_size=1),
+            valid_at=moments,
+            origins=st.none() | st.frozensets(st.sampled_from(["user", "model", "tool"]), min_size=1),
+            trust=st.none() | st.sampled_from(["user", "model", "outside"]),
+            **NAMED,
+        )
+        | st.sampled_from(sorted(NAMED)).flatmap(lambda name: st.builds(EngineFilter, **{name: NAMED[name]}))
     )
+
+
+NAMED = {
+    "tags": st.none() | st.lists(st.sampled_from(TAGS), min_size=1, max_size=2).map(tuple),
+    "source": st.none() | st.sampled_from(SOURCES),
+    "outcome": st.none() | st.sampled_from(Outcome),
+    "created_by": st.none() | st.sampled_from(["user", "llm"]),
+    "extra": st.none() | EXTRAS,
+}
+"""Conditions that engines evaluate by filter names. One of them alone matches more often than a whole filter."""
+
+
+@st.composite
+def drawn_metadata(draw, kind):
+    """Return random metadata of a type."""
+    given = {"created_by": draw(st.sampled_from(["user", "llm"])), "extra": draw(EXTRAS)}
+    if kind is not MemoryType.RECORD:
+        given["tags"] = tuple(draw(st.lists(st.sampled_from(TAGS), max_size=2)))
+        given["source"] = draw(st.none() | st.sampled_from(SOURCES))
+    if kind is MemoryType.DECISION:
+        given["outcome"] = draw(st.none() | st.sampled_from(Outcome))
+    return METADATA_TYPES[kind](**given)
 
 
 @st.composite
@@ -77,6 +122,7 @@ def new_memories(draw, memory_id):
         memory,
         origin=draw(st.sampled_from(["user", "model", "tool"])),
         trust=draw(st.sampled_from(["user", "outside"])),
+        metadata=draw(drawn_metadata(kind)),
         valid_until=None if ends is None else plain_memory("x", at=ends).created_at,
     )
     vectors = np.stack([unit(one) for one in draw(st.lists(VECTORS, min_size=1, max_size=3))])
@@ -166,7 +212,8 @@ class Engines(RuleBasedStateMachine):
         ids = self.ids()
         old = self.plain.memories.get([self.plain.memories.find(ids[pick % len(ids)])])[0]
         new = self.new(data)
-        memory = attrs.evolve(new.memory, id=old.id, type=old.type, metadata=old.metadata, created_at=old.created_at)
+        metadata = data.draw(st.just(old.metadata) | drawn_metadata(old.type))
+        memory = attrs.evolve(new.memory, id=old.id, type=old.type, metadata=metadata, created_at=old.created_at)
         vectors = new.vectors if with_vectors else None
         others = [one for one in ids if one != old.id]
         links = [self.link(data, old.id, others)] if others and then else []
@@ -175,7 +222,8 @@ class Engines(RuleBasedStateMachine):
         def plan(writer):
             node = writer.put(memory, vectors=vectors, links=links, contents=new.contents)
             if then:
-                seen.append(answers(writer, [memory.id]))
+                named = [writer.ids(writer.window(EngineFilter(**one))) for one in conditions_of(memory)]
+                seen.append(answers(writer, [memory.id]) | {"named": named})
             return writer.ids([node])
 
         self.write(plan)
@@ -229,8 +277,8 @@ class Engines(RuleBasedStateMachine):
         vectors = {ids[pick % len(ids)]: np.array([[1, 0]], np.float32) for pick in picks}
         self.write(lambda writer: writer.put_vectors(OTHER_RECORD, {**vectors, "none": np.array([[1, 0]], np.float32)}))
 
-    @rule(where=filters(), text=TEXTS, vector=VECTORS, limit=st.none() | st.integers(0, 5))
-    def search(self, where, text, vector, limit):
+    @rule(where=filters(), text=TEXTS, vector=VECTORS, limit=st.none() | st.integers(0, 5), after=PLACES)
+    def search(self, where, text, vector, limit, after):
         """Assert that both engines find the same memories with the same scores."""
 
         def plan(reader):
@@ -238,12 +286,40 @@ class Engines(RuleBasedStateMachine):
             return (
                 reader.ids(reader.window(where, limit=limit)),
                 reader.ids(reader.window(where, newest_first=False, limit=limit)),
+                reader.ids(reader.window(where, after=after, limit=limit)),
+                reader.ids(reader.window(where, newest_first=False, after=after, limit=limit)),
                 reader.count(where),
                 found(reader, reader.nearest(unit(vector), most, where), most),
                 found(reader, reader.words(text, most, where), most),
             )
 
         same(*(self.runner.run(engine.read(plan)) for engine in (self.plain, self.engine)))
+
+    @precondition(lambda self: self.ids())
+    @rule(where=filters(), newest_first=st.booleans(), limit=st.integers(1, 3), is_prefetched=st.booleans())
+    def page(self, where, newest_first, limit, is_prefetched):
+        """Assert that pages contain all matching memories once, in order, also those of an open transaction."""
+        new = plain_memory(f"m_{self.number}_unsent", "raid", at=3, tags=["raid"])
+        new = NewMemory(memory=attrs.evolve(new, namespace=self.plain.namespace), vectors=unit((1, 0, 0))[np.newaxis])
+        every = []
+
+        def plan(writer):
+            writer.put_new([new], lambda _nodes: [()])
+            pages, after = [], None
+            while not pages or len(pages[-1]) == limit:
+                asked = {"newest_first": newest_first, "after": after, "limit": limit}
+                if is_prefetched:
+                    writer.expect(lambda ahead: ahead.window(where, **asked))  # noqa: B023 - called here
+                pages.append(writer.window(where, **asked).tolist())
+                if pages[-1]:
+                    last = pages[-1][-1]
+                    after = int(writer.facts(np.array([last])).created[0]), last
+            every.append([writer.ids(one) for one in pages])
+            assert [*itertools.chain(*pages)] == writer.window(where, newest_first=newest_first).tolist()
+            raise Refused
+
+        self.write(plan)
+        same(*every)
 
     @invariant()
     def they_agree(self):
@@ -259,6 +335,7 @@ class Engines(RuleBasedStateMachine):
             }
 
     def teardown(self):
+        same(*(self.runner.run(engine.read(named)) for engine in (self.plain, self.engine)))
         assert [] == [one for one in self.runner.run(self.engine.check()) if one.severity == "error"]
         self.runner.close()
 
@@ -287,6 +364,32 @@ class RankedIds:
             if ids[0] != ids[1] and not (differ and (is_last or sorted(ids[0]) == sorted(ids[1]))):
                 return False
         return True
+
+
+def named(reader):
+    """Return the memories that each condition on a single value finds, in one transaction and from shared caches."""
+    asked = [EngineFilter(**{name: value}) for name, values in CONDITIONS.items() for value in values]
+    reader.expect(lambda ahead: [(ahead.window(one), ahead.count(one)) for one in asked])
+    return [(reader.ids(reader.window(one)), reader.count(one)) for one in asked]
+
+
+CONDITIONS = {
+    "tags": [(tag,) for tag in TAGS],
+    "source": SOURCES,
+    "outcome": Outcome,
+    "created_by": ["user", "llm"],
+    "extra": [{key: value} for key, values in EXTRA.items() for value in values],
+}
+
+
+def conditions_of(memory):
+    """Return the arguments of a filter for each value that a memory can be filtered by."""
+    own = memory.metadata
+    yield from ({"tags": (tag,)} for tag in memory.tags)
+    yield from ({"extra": {key: value}} for key, value in own.extra.items())
+    yield {"created_by": own.created_by}
+    yield {"source": memory.source or "none"}
+    yield from ({"outcome": one} for one in Outcome)
 
 
 def found(reader, matches, most):

@@ -18,7 +18,7 @@ from mama_structs.memory.types import codec
 from mama_structs.memory.types.duplicates import duplicate_fingerprint
 from mama_structs.memory.types.text_analysis import ANALYSIS_VERSION
 from mama_structs.memory.upkeep.maintenance import embedder_record
-from mama_structs.records import NewRecord
+from mama_structs.types import NewRecord
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.postgres.pool import Connection, PostgresPool
 

@@ -59,8 +59,8 @@ async def done(store, clock, steps):
                     ids.append((await store.supersede(ids[value % len(ids)], "what came next", reasoning="better")).id)
                 elif what == "outcome" and ids:
                     await store.set_outcome(ids[value % len(ids)], "FAILED", reason="it did not hold")
-                elif what == "correct" and ids:
-                    ids.append((await store.correct(ids[value % len(ids)], f"in other words {value}")).id)
+                elif what == "update" and ids:
+                    ids.append((await store.update(ids[value % len(ids)], f"in other words {value}")).id)
                 elif what == "checkpoint" and ids:
                     others = {
                         "open_files": ["a.py"],
@@ -68,8 +68,8 @@ async def done(store, clock, steps):
                         "implements": [ids[value % len(ids)]],
                     }
                     ids.append((await store.save_checkpoint(f"where we are: {value}", **others)).id)
-                elif what == "forget" and ids:
-                    await store.forget(ids[value % len(ids)])
+                elif what == "erase" and ids:
+                    await store.erase(ids[value % len(ids)])
                 elif what == "wait":
                     clock.now += value
                     await admin.maintain(store)
@@ -137,7 +137,7 @@ async def with_sample(store, clock):
         records = [
             {
                 "type": row["type"],
-                {"decision": "decision", "checkpoint": "summary"}.get(row["type"], "content"): row["content"],
+                "content": row["content"],
                 "created_at": row["created_at"],
                 **({"reasoning": row["reasoning"] or ""} if row["type"] == "decision" else {}),
                 **({"topic": row["topic"]} if row["type"] in {"decision", "context"} and row["topic"] else {}),

@@ -13,7 +13,7 @@ import pytest
 from memory_helpers import SMALL
 from postgres_helpers import administer, in_database, wait_until
 
-from mama_structs import Session, Settings
+from mama_structs import Filter, Session, Settings, admin
 from mama_structs.cli.main import main
 from mama_structs.errors import InvalidArgument, StoreBusy, StoreReadOnly, StoreUnreachable
 from mama_structs.settings import ServerSettings
@@ -40,8 +40,8 @@ def as_another(url):
 
 async def test_read_only_calls_create_nothing_in_empty_database(empty_database, capsys):
     """A wrong URL must not look like an empty store, so it is rejected and no table is created."""
-    for looking in (Session.conversations, Session.namespaces):
-        with pytest.raises(InvalidArgument, match="in that database was no session yet"):
+    for looking in (admin.list_conversations, admin.list_namespaces):
+        with pytest.raises(InvalidArgument, match="the database contains no session yet"):
             await looking(empty_database)
     assert 1 == await asyncio.to_thread(main, ["list", empty_database])
     assert "no session yet" in capsys.readouterr().err
@@ -65,9 +65,9 @@ async def test_session_finds_what_earlier_session_stored(database):
         assert "" == (await session.recall("what of the shields?")).text
         async with session.fork("branch") as fork:
             await fork.observe('<ref id="own">mine</ref>')
-    assert {"talk", "branch"} == {one.name for one in await Session.conversations(database)}
-    assert ("default",) == await Session.namespaces(database)
-    conversations = await Session.conversations(database)
+    assert {"talk", "branch"} == {one.name for one in await admin.list_conversations(database)}
+    assert ("default",) == await admin.list_namespaces(database)
+    conversations = await admin.list_conversations(database)
     await conversations.delete("talk")
     async with opened(database, "branch") as session:
         assert "shields, then fleets" == session.refs.get("ref:plan").content.text
@@ -87,7 +87,7 @@ async def test_conversation_is_open_on_one_host_at_a_time(database):
         await opened(as_another(database), "talk")
     there = await opened(as_another(database))
     assert {"talk": True} == {
-        one.name: one.is_open for one in await Session.conversations(database) if one.name == "talk"
+        one.name: one.is_open for one in await admin.list_conversations(database) if one.name == "talk"
     }
     administer(database, EXPIRE)
     taken = await opened(as_another(database), "talk")
@@ -144,7 +144,7 @@ async def test_save_is_atomic_when_connection_breaks_at_any_message(database, pr
                 ]  # fmt: skip
             if is_over:
                 break
-        assert (await there.check()).ok
+        assert (await admin.check(there)).ok
         assert (await admin.check(session)).ok
     assert cut
     assert not [error for error in cut if "may be stored" in str(error)]
@@ -159,7 +159,7 @@ CHANGES = {
     "set_outcome": lambda m, ids: m.set_outcome(ids[0], "FAILED", reason="it did not hold"),
     "supersede": lambda m, ids: m.supersede(ids[0], "use sessions", reasoning="can be ended", implements=[ids[1]]),
     "link": lambda m, ids: m.link(ids[0], ids[1], "contradicts"),
-    "forget": lambda m, ids: m.forget(ids[1]),
+    "erase": lambda m, ids: m.erase(ids[1]),
 }
 
 
@@ -175,8 +175,8 @@ async def test_change_is_atomic_when_connection_breaks_at_any_message(database, 
 
     failed = []
     async with opened(proxy.url, settings=BOUNDED) as session, opened(as_another(database)) as there:
-        # `forget` sends many messages. A break fails the call at few of them, so sample enough to hit several.
-        for at in range(1, 200, 3 if what == "forget" else 1):
+        # `erase` sends many messages. A break fails the call at few of them, so sample enough to hit several.
+        for at in range(1, 200, 3 if what == "erase" else 1):
             ids = [
                 (await session.memories.save_decision("use tokens", topic="auth", reasoning="stateless")).id,
                 (await session.memories.save_insight("tea is served at four")).id,
@@ -187,15 +187,15 @@ async def test_change_is_atomic_when_connection_breaks_at_any_message(database, 
                 await CHANGES[what](session.memories, ids)
             except StoreUnreachable as error:
                 failed.append(str(error))
-                # `forget` also raises if it has deleted the memories but could not reclaim their space.
-                is_right = before == await state() or what == "forget"
+                # `erase` also raises if it has deleted the memories but could not reclaim their space.
+                is_right = before == await state() or what == "erase"
             else:
                 is_right = before != await state()
             assert is_right, (at, failed)
             is_over, proxy.at = proxy.at is not None, None
             if is_over:
                 break
-        assert (await there.check()).ok
+        assert (await admin.check(there)).ok
     assert 1 < len(failed) < at
     assert not [error for error in failed if "may be stored" in error]
 
@@ -252,20 +252,20 @@ async def test_opening_cancelled_at_any_message_releases_everything(database, pr
 
 
 async def test_user_with_rights_on_own_schema_uses_all_features(empty_database, plain_database):
-    """Row-level security applies to this user: namespaces are separate, and `reads` works."""
+    """Row-level security applies to this user: namespaces are separate, and `read_namespaces` works."""
     administer(empty_database, "CREATE EXTENSION vector")
     async with opened(plain_database, namespace="a") as session:
         saved = await session.memories.save_insight("the reactor is cold")
         await session.observe('<ref id="plan">warm it</ref>')
-    async with opened(plain_database, namespace="b", reads=["a"]) as session:
+    async with opened(plain_database, namespace="b", read_namespaces=["a"]) as session:
         own = await session.memories.save_insight("the reactor is far")
         assert {saved.id, own.id} == {hit.memory.id for hit in await session.memories.search("reactor")}
         assert (await admin.check(session)).ok
     async with opened(plain_database, namespace="b") as session:
         assert [own.id] == [hit.memory.id for hit in await session.memories.search("reactor")]
-        forgotten = await session.memories.forget([own.id])
-        assert 1 == forgotten.count
-    assert ("a",) == tuple(one for one in await Session.namespaces(plain_database) if one == "a")
+        erased = await session.memories.erase([own.id])
+        assert 1 == erased.count
+    assert ("a",) == tuple(one for one in await admin.list_namespaces(plain_database) if one == "a")
 
 
 @pytest.mark.parametrize("held", ["BEGIN ISOLATION LEVEL REPEATABLE READ; TABLE memories", WRITING])
@@ -283,7 +283,7 @@ async def test_forget_reclaims_space_when_no_older_transaction_is_open(own_datab
         other = await asyncpg.connect(own_database)
         await other.execute("SET search_path TO mama_structs")
         await other.execute(held)
-        receipt = await session.memories.forget(about="reactor")
+        receipt = await session.memories.erase(where=Filter(topic="reactor"))
         assert 1 == receipt.count
         assert ["a transaction", True] == [receipt.pending[0].partition("a transaction")[1], sizes()["memories"] > 0]
         await other.close()
@@ -307,7 +307,7 @@ async def test_forgotten_text_is_in_no_row_or_index_on_disk(own_database):
         # Collect statistics, as autovacuum may do at any time. Statistics also contain words and ids.
         administer(database, "ANALYZE", "CHECKPOINT")
         before, planned = items_with(word, database), administer(database, STATISTICS.format(word))
-        receipt = await session.memories.forget([saved.id, *(memory.id for memory in more)])
+        receipt = await session.memories.erase([saved.id, *(memory.id for memory in more)])
         administer(database, "CHECKPOINT")
 
     names = {row["attname"] for row in planned}
@@ -373,7 +373,7 @@ async def test_session_does_not_show_password(database):
     """Representations of a session contain only user, host and database."""
     url = in_database(database, database.rpartition("/")[2], user="postgres", password="open-sesame")
     async with opened(url) as session:
-        shown = f"{session!r} {session.location} {session._repr_html_()} {await Session.conversations(url)!r}"
+        shown = f"{session!r} {session.location} {session._repr_html_()} {await admin.list_conversations(url)!r}"
         assert "postgresql://postgres@127.0.0.1" in shown
         assert "open-sesame" not in shown
         with pytest.raises(InvalidArgument, match="pg_dump -n mama_structs"):
@@ -521,7 +521,7 @@ async def test_session_continues_after_failover_to_replica(own_postgres):
         also = await here.memories.save_insight("also kept")
         await here.observe('<ref id="a">2</ref>')
         assert {saved.id, kept.id, also.id} == {memory.id for memory in await here.memories.list()}
-        assert (await here.check()).ok
+        assert (await admin.check(here)).ok
         await here.close()
         async with opened(replica.url, "talk") as session:
             assert "2" == session.refs.get("ref:a").content.text
@@ -550,7 +550,7 @@ async def test_failover_to_lagging_replica_invalidates_caches(own_postgres):
             new = await there.memories.save_context("after it")
             await there.memories.link(first.id, new.id, "refines")
             assert {kept.id, new.id} == {one.memory.id for one in await here.memories.traverse(first.id, max_depth=1)}
-            assert (await there.check()).ok
+            assert (await admin.check(there)).ok
         await here.close()
 
 

@@ -7,7 +7,7 @@ import pytest
 from memory_helpers import SMALL
 from postgres_helpers import administer, block, in_database
 
-from mama_structs import Session
+from mama_structs import Session, admin
 from mama_structs.errors import StoreError
 from mama_structs.storage.postgres.pool import Connection, PostgresPool
 
@@ -40,17 +40,17 @@ async def used(url, namespace="default"):
         await session.memories.set_outcome(two.id, "FAILED", reason="it was slow")
         link = await session.memories.link(two.id, one.id, "refines")
         await session.memories.unlink(link.id)
-        await session.memories.correct(one.id, "use JWT")
+        await session.memories.update(one.id, "use JWT")
         await session.observe(f'<ref id="plan">shields first in {namespace}</ref>')
         kept = await session.memories.save_decision("keep the plan", topic="auth", reasoning="y", evidence=["ref:plan"])
         assert kept.id in {hit.memory.id for hit in await session.memories.search("keep the plan")}
         assert await session.memories.traverse(two.id)
         assert await session.memories.history(topic="auth")
-        await session.memories.load_context(one.id)
+        await session.memories.details(one.id)
         await session.recall("which tokens?")
         await session.memories.delete(one.id)
         said = await session.memories.save_context("said in passing")
-        await session.memories.forget(memories=[said.id])
+        await session.memories.erase([said.id])
         assert (await admin.check(session)).ok
         await admin.maintain(session)
         async with session.fork("branch") as fork:
@@ -97,7 +97,7 @@ async def test_role_of_the_guide_uses_only_its_namespace(own_database):
     url = in_database(own_database, Path(own_database).name, user="raiders")
     try:
         assert 3 == await used(url, "raids")
-        assert ("raids",) == await Session.namespaces(url)
+        assert ("raids",) == await admin.list_namespaces(url)
         server = PostgresPool.open(url)
         for table in [row["tablename"] for row in administer(own_database, TABLES)]:
             sql = f"SELECT DISTINCT namespace FROM {table}"
@@ -134,7 +134,7 @@ async def test_statements_filter_by_namespace(database, monkeypatch):
     for how in ("fetch", "execute"):
         monkeypatch.setattr(Connection, how, heard(getattr(Connection, how)))
     await used(database)
-    await Session.conversations(database)
+    await admin.list_conversations(database)
 
     assert len(asked) > 50
 

@@ -8,7 +8,7 @@ import pytest
 from memory_helpers import SMALL
 from postgres_helpers import administer, in_database, team, team_block
 
-from mama_structs import Session
+from mama_structs import Filter, Session, admin
 from mama_structs.errors import StoreReadOnly
 from mama_structs.refs.conversations.conversation_log import ENCODER, ConversationKey, decode_start_row
 from mama_structs.session.backend import open_backend
@@ -82,7 +82,7 @@ async def forget(url):
         await session.memories.save_decision(
             "shields first", topic="x", reasoning="y", evidence=["ref:own", "ref:both"]
         )
-        await session.memories.forget(about="x")
+        await session.memories.erase(where=Filter(topic="x"))
 
 
 @pytest.mark.parametrize("delete", [delete_ref, delete_conversation, expire_conversations, forget])
@@ -207,7 +207,7 @@ async def test_reads_grant_of_the_guide_shows_memories_and_no_refs(own_database)
         for script in (team_block(role, "raids", heading=READS), team_block(role, "raids").split("\n", 2)[2]) * 2:
             administer(own_database, script=script)
         administer(own_database, script=team_block(role, "raids", heading=READS))
-        async with opened(url, "raids", reads=["shared"]) as session:
+        async with opened(url, "raids", read_namespaces=["shared"]) as session:
             await session.memories.save_context("our own note on tokens")
             hits = await session.memories.search("tokens")
             assert {"raids", "shared"} == {hit.memory.namespace for hit in hits}
@@ -254,7 +254,7 @@ async def test_copy_to_a_server_makes_forks_independent_of_other_namespaces(own_
         await home.storage.transact(move)
     expected = {"ref:plan@1": "inherited", "ref:more@1": "of the branch"}
     assert expected == await refs_of(tmp_path / "a", "raids", "branch")
-    await Session.copy(tmp_path / "a", own_database)
+    await admin.copy(tmp_path / "a", own_database)
 
     with team(own_database, "raids") as raids:
         assert expected == await refs_of(raids, "raids", "branch")
@@ -279,8 +279,8 @@ def earlier_database(empty_database):
 async def held(url):
     """Return the texts of all conversations of a database."""
     found = []
-    for namespace in await Session.namespaces(url):
-        known = await Session.conversations(url, namespace=namespace)
+    for namespace in await admin.list_namespaces(url):
+        known = await admin.list_conversations(url, namespace=namespace)
         found += [[namespace, one.name, await refs_of(url, namespace, one.name)] for one in known]
     return sorted(found, key=str)
 
@@ -296,13 +296,13 @@ async def test_migration_gives_every_shared_row_a_namespace(earlier_database):
     with pytest.raises(Exception, match="have_namespace"):
         administer(earlier_database, "INSERT INTO mama_structs.rows VALUES ('', 'texts/a', '')")
     async with opened(earlier_database, "raids") as session:
-        assert [] == [*(await admin.check(session)).findings]
+        assert [] == [*(await admin.check(session)).issues]
 
 
 async def test_migrated_namespaces_do_not_depend_on_each_other(earlier_database):
     """Each role keeps its rows, even a fork whose parent was moved to another namespace and deleted there."""
     expected = [one for one in EARLIER["held"] if one[0] == "raids"]
-    await Session.namespaces(earlier_database)
+    await admin.list_namespaces(earlier_database)
     with team(earlier_database, "raids") as raids, team(earlier_database, "trade") as trade:
         async with open_backend(trade) as home:
             await home.delete("moved", namespace="trade")
@@ -336,7 +336,7 @@ async def test_migration_keeps_the_text_of_a_row_with_a_wrong_checksum(earlier_d
         earlier_database, digest.replace("convert_from(value, 'SQL_ASCII')", "encode(value, 'escape')") + where
     )
     administer(earlier_database, f"UPDATE mama_structs.rows SET value = set_byte(value, 6, 1) {where}")
-    await Session.namespaces(earlier_database)
+    await admin.list_namespaces(earlier_database)
 
     sql = f"SELECT namespace FROM mama_structs.rows WHERE key = 'texts/{named[0]['hash']}'"
     assert ["default"] == [row["namespace"] for row in administer(earlier_database, sql)]

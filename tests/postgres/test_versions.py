@@ -11,7 +11,7 @@ from memory_helpers import SMALL
 from postgres_helpers import administer, wait_until
 from version_helpers import accepted_writes, fill
 
-from mama_structs import Session
+from mama_structs import Session, admin
 from mama_structs.errors import StoreBusy, StoreError
 from mama_structs.settings import ServerSettings
 from mama_structs.storage.postgres import schema_migrations as migrating
@@ -233,7 +233,7 @@ async def test_check_reports_settings_of_the_server_that_lose_data(own_postgres)
     async def found():
         async with Session.open(own_postgres.url, embedder=SMALL) as session:
             report = await admin.check(session)
-        return report.ok, [(one.severity, one.message.split(":")[0]) for one in report.findings if one.kind == "server"]
+        return report.ok, [(one.severity, one.message.split(":")[0]) for one in report.issues if one.kind == "server"]
 
     assert (True, []) == await found()
     own_postgres.stop()

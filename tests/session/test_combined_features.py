@@ -4,7 +4,7 @@ import pytest
 
 from mama_structs import (
     DescriptorSettings,
-    Exposure,
+    ToolSelector,
     Filter,
     HashEmbedder,
     ReferenceOptions,
@@ -244,12 +244,12 @@ async def test_session_without_memory_tools_has_working_memories():
 
 
 async def test_session_and_fork_use_given_exposure():
-    async with Session.open(embedder=HashEmbedder(), tool_selector=Exposure(cues=())) as session:
+    async with Session.open(embedder=HashEmbedder(), tool_selector=ToolSelector(cues=())) as session:
         fork = session.fork()
         for one in (session, fork):
             assert set(one.tools) == {tool.name for tool in one.tools_for("continue from yesterday")}
         await fork.close()
-    with pytest.raises(InvalidArgument, match="exposure must be an Exposure"):
+    with pytest.raises(InvalidArgument, match="tool_selector must be a ToolSelector"):
         Session.open(tool_selector="words")
 
 

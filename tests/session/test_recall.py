@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_helpers import plain_link, plain_memory
 
-from mama_structs import HashEmbedder, Hit, Outcome, Session
+from mama_structs import HashEmbedder, Hit, Outcome, Session, admin
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.types.engine import EngineFilter
 from mama_structs.memory.types.model import MemoryType
@@ -249,9 +249,9 @@ async def test_recall_log_is_deleted_with_its_conversation(tmp_path):
             "Use server sessions for login", topic="auth", reasoning="tokens cannot be revoked"
         )
         await session.recall(LOGIN)
-    conversations = await Session.conversations(tmp_path)
+    conversations = await admin.list_conversations(tmp_path)
     assert ["one"] == [one.name for one in conversations]
-    await conversations.delete("one")
+    await admin.delete_conversation(tmp_path, "one")
     async with Session.open(tmp_path, conversation="one") as session:
         assert [] == await session._shared.home.storage.keys("told/", namespace="default")
         assert await session.recall(LOGIN)
@@ -309,7 +309,7 @@ async def test_recall_log_contains_only_hashes(tmp_path):
 # Recalled text
 
 
-async def test_is_recalled_recognizes_recalled_texts(session, login):
+async def test_was_recalled_recognizes_recalled_texts(session, login):
     """It recognizes the whole block, a line of it, and the words of a recalled memory."""
     recalled = await session.recall(LOGIN)
 
@@ -320,9 +320,9 @@ async def test_is_recalled_recognizes_recalled_texts(session, login):
         "use server sessions  for login.",
         '"Tokens cannot be revoked"',
     ):
-        assert session.is_recalled(text), text
+        assert session.was_recalled(text), text
     for text in (f"{recalled.text} And now?", "Use server sessions", "Use client sessions for login", ""):
-        assert not session.is_recalled(text), text
+        assert not session.was_recalled(text), text
 
 
 async def test_recall_ignores_recalled_text_in_message(session, login):

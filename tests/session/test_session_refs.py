@@ -1037,7 +1037,7 @@ def test_forked_process_raises_and_parent_continues(place):
                     os._exit(len(told))
                 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
                 await session.observe('<ref id="a">2</ref>')
-                print((await session.check()).ok, *session.refs)
+                print((await admin.check(session)).ok, *session.refs)
         asyncio.run(main())
     """
     out = subprocess.run(

@@ -31,9 +31,9 @@ from mama_structs.errors import (
     EmbedderMismatch,
     InvalidArgument,
     StoreDamaged,
-    StoreMismatch,
     StoreError,
     StoreFull,
+    StoreMismatch,
     UnknownNamespace,
 )
 from mama_structs.memory.types.engine import EmbedderRecord
@@ -42,7 +42,7 @@ from mama_structs.memory.upkeep.jsonl_transfer import export_jsonl
 from mama_structs.memory.upkeep.namespace_copy import CopyDigest, NamespaceCopier
 from mama_structs.storage.sealed_rows import SqliteRows
 from mama_structs.storage.sqlite_store import SqliteStorage
-from mama_structs.testing import PlainEngine
+from mama_structs.testing.plain_engine import PlainEngine
 from mama_structs.testing.strategies import memories
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).parents[1])}
@@ -85,7 +85,7 @@ async def test_copy_is_equal_to_source(source, tmp_path):
     target = tmp_path / "b"
     before = files_of(source)
     steps = []
-    copied = await Session.copy(source, target, progress=lambda *step: steps.append(step))
+    copied = await admin.copy(source, target, progress=lambda *step: steps.append(step))
 
     assert copied.ok
     assert before == files_of(source), "the source is not written to"
@@ -108,9 +108,9 @@ async def test_copy_is_equal_to_source(source, tmp_path):
 async def test_second_copy_changes_nothing(source, tmp_path):
     """Both runs return the same counts and digests."""
     target = tmp_path / "b"
-    first = await Session.copy(source, target)
+    first = await admin.copy(source, target)
     before = await rows_of(target)
-    second = await Session.copy(source, target)
+    second = await admin.copy(source, target)
 
     assert before == await rows_of(target)
     assert [0, 0] == [one.added for one in second.namespaces]
@@ -166,7 +166,7 @@ def test_copy_exports_and_finds_the_same_after_random_operations(steps):
         for step, record, number, is_ada in steps:
             async with opened(source, ADA if is_ada else "default") as session:
                 await do(session, step, record, number)
-        assert (await Session.copy(source, target)).ok
+        assert (await admin.copy(source, target)).ok
         found = []
         for one in (source, target):
             for name in ("default", ADA):
@@ -205,7 +205,7 @@ async def test_cancelled_copy_can_be_continued(source, tmp_path):
             if len(told) == wanted:
                 asyncio.current_task().cancel()
 
-        task = asyncio.ensure_future(Session.copy(source, target, progress=stop))
+        task = asyncio.ensure_future(admin.copy(source, target, progress=stop))
         try:
             await task
         except asyncio.CancelledError:
@@ -220,7 +220,7 @@ async def test_concurrent_copies_have_the_same_result(source, tmp_path):
     """Two processes and a task of this process copy concurrently."""
     command = [sys.executable, "-m", "mama_structs", "copy", str(source), str(tmp_path / "b")]
     both = [await asyncio.create_subprocess_exec(*command, env=ENVIRONMENT, stdout=-3) for _ in range(2)]
-    await asyncio.gather(Session.copy(source, tmp_path / "c"), Session.copy(source, tmp_path / "c"))
+    await asyncio.gather(admin.copy(source, tmp_path / "c"), admin.copy(source, tmp_path / "c"))
 
     assert [0, 0] == [await one.wait() for one in both]
     everything = await exported(source)
@@ -244,11 +244,11 @@ async def test_copy_on_full_disk_can_be_continued(source, tmp_path, monkeypatch,
 
     monkeypatch.setattr(SqliteRows, "_execute", write, raising=False)
     with pytest.raises(StoreFull):
-        await Session.copy(source, tmp_path / "b")
+        await admin.copy(source, tmp_path / "b")
     monkeypatch.undo()
     async with opened(tmp_path / "b") as session:
         assert (await admin.check(session)).ok
-    assert (await Session.copy(source, tmp_path / "b")).ok
+    assert (await admin.copy(source, tmp_path / "b")).ok
     assert await exported(source) == await exported(tmp_path / "b")
 
 
@@ -297,7 +297,7 @@ async def test_copy_names_damaged_rows_and_copies_the_rest(source, tmp_path, cap
 async def test_copy_rejects_target_with_other_data(source, tmp_path):
     """The rejected copy writes nothing, and the error names the namespace."""
     first = tmp_path / "first"
-    await Session.copy(source, first)
+    await admin.copy(source, first)
 
     async def more(session):
         await session.memories.save_context("somebody else's")
@@ -323,7 +323,7 @@ async def test_copy_rejects_target_with_other_data(source, tmp_path):
             await change(session)
         before = await rows_of(target)
         with pytest.raises(StoreMismatch, match="'default'") as caught:
-            await Session.copy(source, target)
+            await admin.copy(source, target)
 
         assert ("default", True) == (caught.value.namespace, bool(caught.value.ids))
         assert "new place" in caught.value.hint
@@ -336,30 +336,30 @@ async def test_copy_rejects_unsuitable_targets(source, tmp_path):
     foreign.mkdir()
     (foreign / "letter.txt").write_text("dear ada")
     with pytest.raises(InvalidArgument, match="neither"):
-        await Session.copy(source, foreign)
+        await admin.copy(source, foreign)
     assert ["letter.txt"] == [path.name for path in foreign.iterdir()]
     for inside in (source, source / "inside", source.parent):
         with pytest.raises(InvalidArgument, match="where the source is"):
-            await Session.copy(source, inside)
+            await admin.copy(source, inside)
     with pytest.raises(InvalidArgument, match="no session's directory"):
-        await Session.copy(tmp_path / "nowhere", tmp_path / "b")
+        await admin.copy(tmp_path / "nowhere", tmp_path / "b")
     with pytest.raises(UnknownNamespace):
-        await Session.copy(source, tmp_path / "b", namespace="user:eve")
+        await admin.copy(source, tmp_path / "b", namespace="user:eve")
     async with Session.open(tmp_path / "other", embedder=HashEmbedder()) as session:
         await session.memories.save_context("by another embedder")
     with pytest.raises(EmbedderMismatch):
-        await Session.copy(source, tmp_path / "other")
-    await Session.copy(source, tmp_path / "later")
+        await admin.copy(source, tmp_path / "other")
+    await admin.copy(source, tmp_path / "later")
     storage = SqliteStorage.open(tmp_path / "later" / "journal")
     head = json.loads((await storage.read(["memories/default/head"]))["memories/default/head"])
     await storage.transact(lambda rows: rows.put("memories/default/head", json.dumps({**head, "format": 99}).encode()))
     await storage.close()
     with pytest.raises(StoreError, match="later version"):
-        await Session.copy(source, tmp_path / "later")
+        await admin.copy(source, tmp_path / "later")
     (tmp_path / "malformed" / "journal").mkdir(parents=True)
     (tmp_path / "malformed" / "journal" / "cache.db").write_bytes(b"no database" * 500)
     with pytest.raises(StoreDamaged):
-        await Session.copy(source, tmp_path / "malformed")
+        await admin.copy(source, tmp_path / "malformed")
 
 
 async def test_copy_of_one_namespace_contains_only_that(source, tmp_path):
@@ -369,16 +369,16 @@ async def test_copy_of_one_namespace_contains_only_that(source, tmp_path):
     assert 0 == await asyncio.to_thread(main, ["conversations", "assign", "branch", str(source), "--namespace", ADA])
     wanted = {key: one for key, one in (await exported(source)).items() if ADA in key}
     target = tmp_path / "b"
-    copied = await Session.copy(source, target, namespace=ADA)
-    again = await Session.copy(source, target, namespace=ADA)
+    copied = await admin.copy(source, target, namespace=ADA)
+    again = await admin.copy(source, target, namespace=ADA)
 
     assert [ADA] == [one.name for one in copied.namespaces]
     assert [one.digests for one in copied.namespaces] == [one.digests for one in again.namespaces]
-    assert (ADA,) == await Session.namespaces(target)
+    assert (ADA,) == await admin.list_namespaces(target)
     assert wanted == await exported(target)
     assert b"Redis" not in b"".join(path.read_bytes() for path in target.rglob("*") if path.is_file())
     # The copied fork depends on no other namespace, so the rest can be copied later.
-    assert (await Session.copy(source, target)).ok
+    assert (await admin.copy(source, target)).ok
     assert await exported(source) == await exported(target)
 
 
@@ -391,7 +391,7 @@ async def test_copy_of_source_in_use_is_a_snapshot(source, tmp_path):
         def save(*_):
             late.append(asyncio.ensure_future(session.memories.save_context(f"too late {len(late)}")))
 
-        copied = await Session.copy(source, tmp_path / "b", progress=save)
+        copied = await admin.copy(source, tmp_path / "b", progress=save)
         await asyncio.gather(*late)
     async with opened(tmp_path / "b") as session:
         contents = [memory.content for memory in await session.memories.list(limit=100)]

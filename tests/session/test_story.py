@@ -69,7 +69,7 @@ async def main():
         named = await session.resolver.enrich({"because_of": ids["before"]})
     async with opened("monday") as session:
         plan = session.refs.get("ref:plan").text
-        report = await session.check()
+        report = await admin.check(session)
     print(json.dumps({
         "tools": tools, "checkpoint": checkpoint, "found": found, "whole": whole, "kept": kept, "plan": plan,
         "remembered": seen["remembered"]["2-1"], "named": named["references"][ids["before"]], "ok": report.ok,

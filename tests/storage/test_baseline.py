@@ -42,7 +42,7 @@ async def exported(session, root):
 
 
 async def test_store_of_the_baseline_has_the_same_namespaces_and_no_findings(root, expected):
-    assert sorted(expected) == sorted(await Session.namespaces(root / "agent.mama"))
+    assert sorted(expected) == sorted(await admin.list_namespaces(root / "agent.mama"))
     async with opened(root / "agent.mama", "default") as session:
         assert (await admin.check(session)).ok
 
@@ -52,7 +52,7 @@ async def test_store_of_the_baseline_has_the_same_memories(root, expected, names
     async with opened(root / "agent.mama", namespace) as session:
         memories = session.memories
         found = {
-            one.id: [one.type.value, one.content, one.topic, [each.text for each in await memories.evidence_of(one.id)]]
+            one.id: [one.type.value, one.content, one.topic, [each.text for each in await memories.evidence(one.id)]]
             async for one in memories.all()
         }
         # Compare an export, too, because it contains all stored fields of memories and links.
@@ -75,7 +75,7 @@ async def test_store_of_the_baseline_has_the_same_records(root, expected, namesp
 @pytest.mark.parametrize("namespace", NAMESPACES)
 async def test_store_of_the_baseline_has_the_same_refs_in_each_conversation(root, expected, namespace):
     found = {}
-    for known in await Session.conversations(root / "agent.mama", namespace=namespace):
+    for known in await admin.list_conversations(root / "agent.mama", namespace=namespace):
         async with opened(root / "agent.mama", namespace, known.name) as session:
             refs = {handle: session.refs.get(handle) for handle in session.refs}
         found[known.name] = {

@@ -264,7 +264,7 @@ def test_concurrent_forks_from_threads_lose_no_rows(tmp_path):
 
 PRELOAD = """
 import asyncio, os, sys
-from mama_structs import HashEmbedder, Session
+from mama_structs import HashEmbedder, Session, admin
 
 async def saving(name, count):
     async with Session.open(sys.argv[1], embedder=HashEmbedder()) as session:
@@ -288,7 +288,7 @@ assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
 
 async def count():
     async with Session.open(sys.argv[1], embedder=HashEmbedder()) as session:
-        assert (await session.check()).ok
+        assert (await admin.check(session)).ok
         print(await session.memories.count())
 
 asyncio.run(count())

@@ -536,3 +536,68 @@ def test_failed_creation_of_temporary_directory_leaves_nothing(tmp_path, monkeyp
     assert [] == list(tmp_path.iterdir())
     directory.create()
     directory.remove()
+
+
+def test_shared_locks_exclude_only_exclusive_ones(tmp_path, kind):
+    """A name is shared by any number of users until the last one releases it."""
+    locks, other = DirectoryLocks(tmp_path), DirectoryLocks(tmp_path)
+    locks.claim_shared("a")
+    other.claim_shared("a")
+    locks.claim_shared("a")
+    for _ in range(2):
+        with pytest.raises(StoreBusy):
+            other.claim("a")
+        locks.release_shared("a")
+    locks.release_shared("a")
+    with pytest.raises(StoreBusy):
+        locks.claim("a")
+    assert locks.is_claimed("a")
+    other.release_shared("a")
+    locks.claim("a")
+    with pytest.raises(StoreBusy):
+        other.claim_shared("a")
+    locks.release("a")
+    other.claim_shared("a")
+    other.close()
+    locks.claim("a")
+    locks.close()
+
+
+SHARE = """
+import sys
+from pathlib import Path
+from mama_structs.errors import StoreBusy
+from mama_structs.storage.locks import DirectoryLocks
+
+locks = DirectoryLocks(Path(sys.argv[1]))
+for claim, release in ((locks.claim_shared, locks.release_shared), (locks.claim, locks.release)):
+    try:
+        claim("a")
+    except StoreBusy:
+        print("busy")
+    else:
+        print("claimed")
+        release("a")
+"""
+
+
+def test_shared_locks_hold_between_processes(tmp_path, kind):
+    def answers():
+        process = start(SHARE, tmp_path)
+        said = process.stdout.read().split()
+        end(process)
+        return said
+
+    locks = DirectoryLocks(tmp_path)
+    locks.claim_shared("a")
+    locks.claim_shared("a")
+    shared = answers()
+    locks.release_shared("a")
+    assert shared == answers()
+    locks.release_shared("a")
+    free = answers()
+    locks.claim("a")
+    exclusive = answers()
+    locks.close()
+
+    assert (["claimed", "busy"], ["claimed", "claimed"], ["busy", "busy"]) == (shared, free, exclusive)

@@ -22,12 +22,12 @@ async def filled(place):
         await store.set_outcome(redis.id, "FAILED", reason="it was too slow")
         tea = await store.save_insight("tea is served at four")
         await store.save_insight("tea is served at four", on_duplicate="merge")
-        await store.correct(tea.id, "tea is served at five")
+        await store.update(tea.id, "tea is served at five")
         # Include a link whose target was saved after its source.
         await store.link(jwt.id, tea.id, "reminds_of", reason="both are hot")
         await store.save_checkpoint("half way", next_steps=["the rest"])
         gone = await store.save_context("nobody is to know this")
-        await store.forget(gone.id)
+        await store.erase(gone.id)
         await store._shared.write(lambda writer: writer.set_note("own/note", "kept beside"))
         await session.records.put(("users", "ada"), "food", "kimchi", text="ada eats kimchi", keep_history=True)
         await session.records.put(("users", "ada"), "food", "pizza", text="ada eats pizza", keep_history=True)
@@ -45,13 +45,13 @@ async def filled(place):
 async def exported(place):
     """Return the export of each namespace, and the content of each conversation."""
     found = {}
-    for name in await Session.namespaces(place):
+    for name in await admin.list_namespaces(place):
         file = place.with_suffix(".jsonl")
         async with opened(place, name, f"to look {name}") as session:
             await admin.export_jsonl(session.memories, file)
             notes = await session.memories._shared.read(lambda reader: reader.notes())
         found[name] = file.read_bytes(), notes
-        for info in await Session.conversations(place, namespace=name):
+        for info in await admin.list_conversations(place, namespace=name):
             async with opened(place, name, info.name) as session:
                 told = session._conversation.recall_log._rows
                 refs = [(one.versioned_handle, one.text, one.attributes) for one in session.refs.list()]

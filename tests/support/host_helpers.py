@@ -128,7 +128,7 @@ async def in_anthropic(session, model: ScriptedModel, *turns, history=(), stream
         run.history.append({"role": "user", "content": said})
         results: Any = {}
         while results is not None:
-            run.history = await anthropic.recalled(session, run.history, **options)
+            run.history = await anthropic.add_recall(session, run.history, **options)
             asked = {"model": "any", "max_tokens": 100, "messages": run.history, "tools": tools}
             if streamed:
                 message = await run.streamed(session, client.messages.stream(**asked), "get_final_message")
@@ -180,7 +180,7 @@ async def in_openai_agents(session, model: ScriptedModel, *turns, history=(), st
     for said in turns:
         # Create the hooks for each run, as a web server does.
         hooks = adapter.hooks(session, **options)
-        config = agents.RunConfig(tracing_disabled=True, call_model_input_filter=hooks.with_recalled)
+        config = agents.RunConfig(tracing_disabled=True, call_model_input_filter=hooks.add_recall)
         items = [*run.history, {"role": "user", "content": said}]
         if streamed:
             watched = run.watch(session)

@@ -1,6 +1,7 @@
-"""Kill a `mama-structs` command before a chosen SQL statement. The store is a directory or a server database."""
+"""Kill a command or a program before a chosen SQL statement. The store is a directory or a server database."""
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ _RUNNER = """
 
         return counting
 
+    exec(os.environ.get("PROGRAM", ""))
     SqliteRows._execute = counted(SqliteSnapshot._execute)
     Connection._run_statement = counted(Connection._run_statement)
     for line in sys.stdin:
@@ -44,10 +46,15 @@ _RUNNER = """
 
 
 @contextlib.contextmanager
-def killed_commands(*arguments):
-    """Yield a function that runs the command up to a given number of statements, and returns True if it was killed."""
+def killed_commands(*arguments, program=""):
+    """
+    Yield a function that runs the command up to a given number of statements, and returns True if it was killed.
+
+    A *program* is code that replaces the command by a function `main` of its arguments, which returns an exit code.
+    """
     command = [sys.executable, "-c", textwrap.dedent(_RUNNER), *map(str, arguments)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as runner:
+    environment = {**os.environ, "PROGRAM": textwrap.dedent(program)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as runner:
 
         def is_killed(statements):
             runner.stdin.write(f"{statements}\n")

@@ -31,7 +31,7 @@ from mama_structs.settings import MemorySettings, Settings
 from mama_structs.storage.postgres.pool import PostgresPool
 from mama_structs.storage.sqlite_errors import Issue
 from mama_structs.storage.sqlite_store import SqliteStorage
-from mama_structs.testing import PlainEngine
+from mama_structs.testing.plain_engine import PlainEngine
 
 SMALL: Final = HashEmbedder(dimensions=64)
 """A fast embedder with few dimensions."""
@@ -325,7 +325,7 @@ class OpenedDirectory:
         """
         found = await self.storage.check()
         for memories, _ in self._open.values():
-            found += await admin.check(memories)
+            found += (await admin.check(memories)).issues
         found = [finding for finding in found if not (has_roles() and "may make no index" in finding.message)]
         return [finding for finding in found if finding.kind != "sqlite"]
 

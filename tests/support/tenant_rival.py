@@ -52,7 +52,7 @@ def _send(line: str) -> None:
 
 async def one_round(url: str, number: int) -> None:
     """Delete, expire and erase once, and check that the remaining refs can be read."""
-    from mama_structs import HashEmbedder, Session  # noqa: PLC0415 - not needed in the process of the tests
+    from mama_structs import Filter, HashEmbedder, Session  # noqa: PLC0415 - not needed in the process of the tests
     from mama_structs.session.backend import open_backend  # noqa: PLC0415 - as above
 
     def opened(conversation: str) -> Session:
@@ -67,9 +67,9 @@ async def one_round(url: str, number: int) -> None:
         session.refs.put("a", f"expired in round {number}")
         session.refs.put("evidence", f"forgotten in round {number}")
         await session.memories.save_decision(f"choice {number}", topic="x", reasoning="y", evidence=["ref:evidence"])
-        forgotten = await session.memories.erase(about="x")
-        assert forgotten.memories
-        assert forgotten.refs
+        erased = await session.memories.erase(where=Filter(topic="x"))
+        assert erased.memories
+        assert erased.refs
     async with open_backend(url) as home:
         assert await home.expire(NAMESPACE, datetime.now(UTC).replace(year=2100))
     async with opened("kept") as session:

@@ -116,10 +116,10 @@ async def test_refs_do_not_depend_on_chunking_of_the_answer(drive, document, dat
         shown = "".join(watched.shown)
 
     assert [(ref.id, ref.content, ref.complete) for ref in document.refs] == [
-        (ref.id, ref.text, ref.complete) for ref in watched.seen.refs
+        (ref.id, ref.text, ref.is_complete) for ref in watched.seen.refs
     ]
-    assert document.visible == watched.seen.visible
-    assert watched.seen.visible.startswith(shown)
+    assert document.visible == watched.seen.visible_text
+    assert watched.seen.visible_text.startswith(shown)
 
 
 @pytest.mark.parametrize(

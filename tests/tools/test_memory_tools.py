@@ -16,7 +16,7 @@ from mama_structs.adapters.shared.tool_schemas import to_strict_schema
 from mama_structs.errors import InvalidArgument, MemoryNotFound, StoreError
 from mama_structs.memory.graph import traversal as graph
 from mama_structs.memory.graph.results import build_chain
-from mama_structs.memory.types.model import LinkType, SaveWarnings, RelatedMemory
+from mama_structs.memory.types.model import LinkType, RelatedMemory, SaveWarnings
 from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.settings import DescriptorSettings, Settings, ToolSettings
 from mama_structs.testing.plain_engine import PlainReader

@@ -9,6 +9,7 @@ from typing import Any, Final
 from mama_structs._internal.control_flow import ControlFlow, find_available_types
 from mama_structs._internal.telemetry import format_error
 from mama_structs.adapters.agent_framework.message_dedup import count_repeated
+from mama_structs.adapters.shared.loop_bridge import require_async_session
 from mama_structs.adapters.shared.tool_results import (
     DEFAULT_MAX_RECALL_CHARS,
     CallScheduler,
@@ -54,6 +55,8 @@ _CONTROL_FLOW: Final = ControlFlow(
     ),
     results=(Content,),
 )
+# Name of the framework in error messages.
+_FRAMEWORK: Final = "Microsoft's Agent Framework"
 _DEFAULT_SOURCE_ID: Final = "mama-structs"
 _DEFAULT_HISTORY_ID: Final = "mama-structs-history"
 _HOST_LABEL: Final = "agent-framework"
@@ -78,6 +81,9 @@ class SessionContextProvider(ContextProvider):
         tools: Whether the model is offered the session's tools.
         extract: A function that asks a model which facts to store, as in `Session.remember`; None to extract nothing.
 
+    Raises:
+        InvalidArgument: *session* is one of `mama_structs.sync`. The framework is async only.
+
     """
 
     def __init__(
@@ -90,7 +96,7 @@ class SessionContextProvider(ContextProvider):
         extract: Callable[..., Any] | None = None,
     ) -> None:
         super().__init__(source_id)
-        self._session = session
+        self._session = require_async_session(session, _FRAMEWORK)
         self._max_chars = max_chars
         self._offers_tools = tools
         self._extract = extract
@@ -160,7 +166,8 @@ class SessionHistoryProvider(HistoryProvider):
             *store_context_messages*, *store_context_from*.
 
     Raises:
-        InvalidArgument: A message is not JSON, or too large; nothing of its run was stored.
+        InvalidArgument: *session* is one of `mama_structs.sync`, but the framework is async only. Or a message is not
+            JSON, or too large; nothing of its run was stored.
         StoreError: The messages cannot be read or written.
 
     """
@@ -169,7 +176,7 @@ class SessionHistoryProvider(HistoryProvider):
         self, session: Session, *, source_id: str = _DEFAULT_HISTORY_ID, skip_excluded: bool = False, **options: Any
     ) -> None:
         super().__init__(source_id, **options)
-        self._session = session
+        self._session = require_async_session(session, _FRAMEWORK)
         self._skips_excluded = skip_excluded
 
     async def get_messages(

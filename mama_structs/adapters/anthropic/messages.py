@@ -2,17 +2,20 @@
 Adapter for Anthropic's Messages API: build requests and answer tool calls.
 
 It returns dicts and accepts SDK objects or dicts, so it does not import the SDK. The extra ``anthropic`` installs it.
+`handle` and `add_recall` are awaited with an async session; with one of `mama_structs.sync` they return their results.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from typing import Any, Final, overload
 
 import attrs
 
+from mama_structs import sync
 from mama_structs._internal.prompt_quoting import remove_recalled
+from mama_structs.adapters.shared.loop_bridge import await_or_run_with, call_in_session_loop
 from mama_structs.adapters.shared.tool_results import (
     DEFAULT_MAX_RECALL_CHARS,
     ToolCall,
@@ -50,7 +53,7 @@ _ACCEPTED_HINT: Final = "pass a message, its content, or a list of its tool_use 
 
 
 def tools(
-    session: Session,
+    session: Session | sync.Session,
     *,
     message: object = None,
     strict: bool | Collection[str] = False,
@@ -83,14 +86,28 @@ def tools(
             ),
             **({"defer_loading": True} if tool.name in deferred_names else {}),
         }
-        for wire, tool in list_wire_tools(session, message)
+        for wire, tool in call_in_session_loop(session, lambda own: list_wire_tools(own, message))
     ]
     return [*sent, dict(_SEARCH_TOOL)] if deferred_names else sent
 
 
-async def handle(
-    session: Session, message: object, *, stop_reason: str | None = None, host: Mapping[str, Any] | None = None
-) -> dict[str, Any] | None:
+@overload
+def handle(
+    session: Session, message: object, *, stop_reason: str | None = ..., host: Mapping[str, Any] | None = ...
+) -> Coroutine[Any, Any, dict[str, Any] | None]: ...
+@overload
+def handle(
+    session: sync.Session, message: object, *, stop_reason: str | None = ..., host: Mapping[str, Any] | None = ...
+) -> dict[str, Any] | None: ...
+
+
+def handle(
+    session: Session | sync.Session,
+    message: object,
+    *,
+    stop_reason: str | None = None,
+    host: Mapping[str, Any] | None = None,
+) -> Coroutine[Any, Any, dict[str, Any] | None] | dict[str, Any] | None:
     """
     Run the tool calls of a model's message in order, and return the user message to append.
 
@@ -115,15 +132,34 @@ async def handle(
         WrongLoop: The session belongs to another event loop.
 
     """
+    return await_or_run_with(session, lambda own: _handle(own, message, stop_reason, host))
+
+
+async def _handle(
+    session: Session, message: object, stop_reason: str | None, host: Mapping[str, Any] | None
+) -> dict[str, Any] | None:
     calls = _parse_calls(message, stop_reason)
     await observe_message(session, message)
     results = [await _create_result(session, call, host) for call in calls]
     return {"role": "user", "content": results} if results else None
 
 
-async def add_recall(
-    session: Session, messages: Sequence[Mapping[str, Any]], *, max_chars: int = DEFAULT_MAX_RECALL_CHARS
-) -> list[Mapping[str, Any]]:
+@overload
+def add_recall(
+    session: Session, messages: Sequence[Mapping[str, Any]], *, max_chars: int = ...
+) -> Coroutine[Any, Any, list[Mapping[str, Any]]]: ...
+@overload
+def add_recall(
+    session: sync.Session, messages: Sequence[Mapping[str, Any]], *, max_chars: int = ...
+) -> list[Mapping[str, Any]]: ...
+
+
+def add_recall(
+    session: Session | sync.Session,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    max_chars: int = DEFAULT_MAX_RECALL_CHARS,
+) -> Coroutine[Any, Any, list[Mapping[str, Any]]] | list[Mapping[str, Any]]:
     """
     Return the conversation, with recalled memories appended to its last user message.
 
@@ -142,6 +178,12 @@ async def add_recall(
         WrongLoop: The session belongs to another event loop.
 
     """
+    return await_or_run_with(session, lambda own: _add_recall(own, messages, max_chars))
+
+
+async def _add_recall(
+    session: Session, messages: Sequence[Mapping[str, Any]], max_chars: int
+) -> list[Mapping[str, Any]]:
     said = [*messages]
     content = get_field(said[-1], "content") if said else None
     blocks = (

@@ -171,7 +171,7 @@ class SessionRetriever(BaseRetriever):
     Args:
         session: The session with the memories; it must be open while the retriever is used.
         k: Maximum number of documents.
-        types: Only memories of these types; None for all, including the documents of vector stores.
+        type: Only memories of this type or these types; None for all, including the documents of vector stores.
         min_relevance: Only hits with at least this relevance, 0 to 1; None for the best hits of any relevance.
         collection: Only documents of this collection of a `SessionVectorStore`, as they were added but with
             ``relevance`` in their metadata; found by words as well as by meaning.
@@ -185,7 +185,7 @@ class SessionRetriever(BaseRetriever):
 
     session: Any
     k: int = 4
-    types: tuple[str, ...] | None = None
+    type: str | tuple[str, ...] | None = None
     min_relevance: float | None = None
     collection: str | None = None
     _bridge: LoopBridge = PrivateAttr()
@@ -216,7 +216,7 @@ class SessionRetriever(BaseRetriever):
     async def _find_documents(self, query: str, k: int | None) -> list[Document]:
         session, limit = self._bridge.session, self.k if k is None else k
         if self.collection is None:
-            hits = await session.memories.search(query, type=self.types, limit=limit, min_relevance=self.min_relevance)
+            hits = await session.memories.search(query, type=self.type, limit=limit, min_relevance=self.min_relevance)
             return [_create_memory_document(hit) for hit in hits]
         labels = create_labels(self.collection)
         found = await session.records.search(query, labels, nested=False, limit=limit, min_relevance=self.min_relevance)

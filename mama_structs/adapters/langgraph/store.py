@@ -56,7 +56,7 @@ class LangGraphStore(BaseStore):
     session's embedder. Items without indexed text come last, without a score. A batch is one transaction, and its reads
     see the state before its writes. Filters accept values, nested mappings and the operators ``$eq``, ``$ne``, ``$gt``,
     ``$gte``, ``$lt``, ``$lte``; a name with dots is looked up literally, then as a path.
-    An expired item disappears immediately: `RecordStore.sweep` only frees its space.
+    An expired item disappears immediately: `RecordStore.delete_expired` only frees its space.
     Methods with and without the prefix ``a`` work in any thread and event loop. Those without the prefix block, and
     raise in the event loop of an async session.
 

@@ -117,7 +117,8 @@ class McpServer(Server[McpClient]):
         For hosts that embed the server and have one user.
 
         Each client that has subscribed to changes is notified if its list changes; the others keep the full list. Other
-        changes of `mama_structs.Session.exposed`, such as by `mama_structs.Session.tools_for`, have the same effect.
+        changes of `mama_structs.Session.exposed_tools`, such as by `mama_structs.Session.tools_for`, have the same
+        effect.
 
         Args:
             message: See `mama_structs.Exposure.detect`.

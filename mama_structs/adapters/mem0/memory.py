@@ -10,7 +10,7 @@ from datetime import date
 from typing import Any, Final, Self
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.sync_proxy import unwrap
+from mama_structs._internal.sync_proxy import SyncProxy
 from mama_structs.adapters.mem0.payloads import (
     ID_NAMES,
     Message,
@@ -25,7 +25,7 @@ from mama_structs.adapters.mem0.payloads import (
     format_date,
     reject_unsupported,
 )
-from mama_structs.errors import InvalidArgument, MemoryNotFound, VersionConflict
+from mama_structs.errors import InvalidArgument, MemoryNotFound, VersionConflict, repr_short
 from mama_structs.importers.mem0.reader import HISTORY_LABELS, MEMORY_LABELS, compute_hash
 from mama_structs.memory.types.model import least_trusted
 from mama_structs.session.session import Session
@@ -55,7 +55,7 @@ class AsyncMemory:
     Raises:
         InvalidArgument: An argument is invalid, which is a ValueError as in mem0; nothing was changed.
         MemoryNotFound: There is no memory with a passed id; nothing was changed.
-        StoreError, SessionClosed: As for `mama_structs.records.RecordStore`.
+        StoreError, SessionClosed: As for `mama_structs.types.RecordStore`.
 
     """
 
@@ -65,10 +65,11 @@ class AsyncMemory:
         *,
         extract: Callable[[Sequence[Message]], Sequence[str] | Awaitable[Sequence[str]]] | None = None,
     ) -> None:
-        inner = unwrap(session)
-        if not isinstance(inner, Session):
-            raise InvalidArgument(f"session must be a Session, got {type(session).__name__}")
-        self._session, self._records, self._extract = inner, inner.records, extract
+        if isinstance(session, SyncProxy):
+            raise InvalidArgument("AsyncMemory needs an async session", hint="use Memory with this session")
+        if not isinstance(session, Session):
+            raise InvalidArgument(f"session must be a Session, got {repr_short(session)}")
+        self._session, self._records, self._extract = session, session.records, extract
 
     async def __aenter__(self) -> Self:
         return self

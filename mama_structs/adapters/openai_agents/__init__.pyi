@@ -1,5 +1,5 @@
 from .session import ConversationSession as ConversationSession
-from .session import recalling as recalling
+from .session import add_recall as add_recall
 from .toolkit import SessionHooks as SessionHooks
 from .toolkit import hooks as hooks
 from .toolkit import tools as tools

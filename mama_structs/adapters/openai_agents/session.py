@@ -37,7 +37,7 @@ class ConversationSession:
     Pass it to ``Runner.run(..., session=...)``.
 
     Each item is a record under the labels ``("openai-agents", session_id)``, in order. Search and recall do not find
-    them; use `recalling` and memories for what an agent should remember. Items are durable when a call returns, and
+    them; use `add_recall` and memories for what an agent should remember. Items are durable when a call returns, and
     other processes on the same store see them immediately. Every method may be called from any event loop while the
     session's loop runs, as ``Runner.run_sync`` does.
 
@@ -104,7 +104,7 @@ class ConversationSession:
         await self._bridge.arun(lambda: self._bridge.session.records.delete_all(self._labels, nested=False))
 
 
-def recalling(
+def add_recall(
     session: Session | sync.Session, *, max_chars: int = DEFAULT_MAX_RECALL_CHARS
 ) -> Callable[[list[TResponseInputItem], list[TResponseInputItem]], Awaitable[list[TResponseInputItem]]]:
     """

@@ -1,4 +1,8 @@
-"""Adapter for the OpenAI Agents SDK: tools and hooks; needs the extra ``openai-agents``."""
+"""
+Adapter for the OpenAI Agents SDK: tools and hooks; needs the extra ``openai-agents``.
+
+Use a session of `mama_structs.sync` for ``Runner.run_sync``, and an async one for ``await Runner.run``.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,10 @@ from weakref import WeakKeyDictionary
 
 from cachetools import LRUCache
 
+from mama_structs import sync
 from mama_structs._internal.control_flow import ControlFlow
+from mama_structs._internal.sync_proxy import await_in_proxy_loop
+from mama_structs.adapters.shared.loop_bridge import check_session
 from mama_structs.adapters.shared.tool_results import (
     DEFAULT_MAX_RECALL_CHARS,
     CallScheduler,
@@ -68,7 +75,7 @@ _MAX_CACHED_MESSAGES: Final = 1_000
 _recall_cache: Final[WeakKeyDictionary[Session, LRUCache[tuple[str, int], tuple[str, ...]]]] = WeakKeyDictionary()
 
 
-def tools(session: Session, *, strict: bool = True) -> list[FunctionTool]:
+def tools(session: Session | sync.Session, *, strict: bool = True) -> list[FunctionTool]:
     """
     Return a session's tools, for ``Agent(tools=[...])``.
 
@@ -81,16 +88,16 @@ def tools(session: Session, *, strict: bool = True) -> list[FunctionTool]:
     A host's own tool with a parameter ``ctx``, ``run_context`` or ``tool_context`` receives the `ToolContext`.
 
     Args:
-        session: The session that has the tools. It must stay open while they are used, on the event loop that opened
-            it.
+        session: The session that has the tools. It must stay open while they are used. An async one is used on the
+            event loop that opened it; one of `mama_structs.sync` in any thread and loop, such as by ``run_sync``.
         strict: True to enforce the schemas. Optional arguments are then required and may be null. A tool that accepts
             free-form data has no strict schema and is sent in its plain form.
 
     """
-    turns = CallScheduler(session, control_flow=_CONTROL_FLOW)
+    own = check_session(session)
+    turns = CallScheduler(own, control_flow=_CONTROL_FLOW)
     return [
-        _create_function_tool(session, wire, tool, turns=turns, strict=strict)
-        for wire, tool in list_wire_tools(session)
+        _create_function_tool(session, wire, tool, turns=turns, strict=strict) for wire, tool in list_wire_tools(own)
     ]
 
 
@@ -101,27 +108,30 @@ class SessionHooks(RunHooks[Any]):
     Created by `hooks`. A host with hooks of its own can derive from it.
     """
 
-    def __init__(self, session: Session, *, max_chars: int = DEFAULT_MAX_RECALL_CHARS) -> None:
+    def __init__(self, session: Session | sync.Session, *, max_chars: int = DEFAULT_MAX_RECALL_CHARS) -> None:
         self._session = session
+        self._own = check_session(session)
         self._max_chars = max_chars
 
     async def on_llm_end(self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse) -> None:
         """Store the refs of a model's answer before its calls run."""
         await super().on_llm_end(context, agent, response)
-        await observe_message(self._session, response)
+        await await_in_proxy_loop(self._session, lambda: observe_message(self._own, response))
 
-    async def with_recalled(self, data: CallModelData[Any]) -> ModelInputData:
+    async def add_recall(self, data: CallModelData[Any]) -> ModelInputData:
         """
         Insert recalled memories into a request, after the user messages they were recalled for.
 
         They are separate items that appear in no result and no history: they are held in the memory of this process,
         for 1,000 messages of a session.
         """
-        session, items, text = self._session, data.model_data.input, ""
+        session, items, text = self._own, data.model_data.input, ""
         if find_pending_user_message(items):
             # Recall everything again in a new process, whose requests lack the texts that an earlier process recalled.
-            text = await recall_for_messages(
-                session, items, max_chars=self._max_chars, repeat=session not in _recall_cache
+            is_new = session not in _recall_cache
+            text = await await_in_proxy_loop(
+                self._session,
+                lambda: recall_for_messages(session, items, max_chars=self._max_chars, repeat=is_new),
             )
             _recall_cache.setdefault(session, LRUCache(_MAX_CACHED_MESSAGES))
         cache = _recall_cache.get(session)
@@ -141,16 +151,16 @@ class SessionHooks(RunHooks[Any]):
         return ModelInputData(input=input_items, instructions=data.model_data.instructions)
 
 
-def hooks(session: Session, *, max_chars: int = DEFAULT_MAX_RECALL_CHARS) -> SessionHooks:
+def hooks(session: Session | sync.Session, *, max_chars: int = DEFAULT_MAX_RECALL_CHARS) -> SessionHooks:
     """
     Return hooks that add recalled memories to requests and store the refs of answers.
 
     ``Runner.run(..., hooks=hooks)`` stores refs before the calls of the same answer run, so the calls can use them.
-    ``RunConfig(call_model_input_filter=hooks.with_recalled)`` adds the memories that are relevant to the user's
+    ``RunConfig(call_model_input_filter=hooks.add_recall)`` adds the memories that are relevant to the user's
     message.
 
     Args:
-        session: The session with the memories and refs.
+        session: The session with the memories and refs; as for `tools`.
         max_chars: Maximum number of recalled characters, at least 300.
 
     """
@@ -164,18 +174,26 @@ def _create_content(session: Session, part: str | Media) -> ToolOutputText | Too
 
 
 def _create_function_tool(
-    session: Session, wire: str, tool: Tool, *, turns: CallScheduler, strict: bool
+    session: Session | sync.Session, wire: str, tool: Tool, *, turns: CallScheduler, strict: bool
 ) -> FunctionTool:
-    def is_enabled(_run: RunContextWrapper[Any], _agent: AgentBase[Any]) -> bool:
+    own = check_session(session)
+
+    async def is_enabled(_run: RunContextWrapper[Any], _agent: AgentBase[Any]) -> bool:
+        async def check() -> None:
+            own._check_here()
+
         # Raise for a closed session before the model is called.
-        session._check_here()
+        await await_in_proxy_loop(session, check)
         return True
 
     async def on_invoke_tool(context: ToolContext[Any], arguments: str) -> _Output | Any:
-        answered = await turns.answer(wire, arguments, host=dict.fromkeys(HOST_PARAMETERS, context))
-        if answered.is_native:
-            return answered.data
-        return [_create_content(session, part) for part in answered.parts] if answered.has_media else answered.text
+        async def answer() -> _Output | Any:
+            answered = await turns.answer(wire, arguments, host=dict.fromkeys(HOST_PARAMETERS, context))
+            if answered.is_native:
+                return answered.data
+            return [_create_content(own, part) for part in answered.parts] if answered.has_media else answered.text
+
+        return await await_in_proxy_loop(session, answer)
 
     form = to_strict_schema(tool.input_schema) if strict else None
     return FunctionTool(

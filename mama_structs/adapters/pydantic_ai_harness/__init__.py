@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mama_structs import sync
 from mama_structs.adapters.shared.tool_results import DEFAULT_MAX_RECALL_CHARS
 from mama_structs.memory.types.model import Origin
 from mama_structs.session.session import Session
@@ -27,10 +28,10 @@ from mama_structs.adapters.pydantic_ai_harness.memory import SessionMemoryStore
 from mama_structs.adapters.pydantic_ai_harness.overflow import SessionOverflowStore
 from mama_structs.adapters.pydantic_ai_harness.recall import SessionRecall
 
-__all__ = ["SessionConversationStore", "conversation_store", "memory_store", "overflow_store", "recall"]
+__all__ = ["SessionConversationStore", "conversation_store", "memory_store", "overflow_store", "recall_capability"]
 
 
-def memory_store(session: Session, *, origin: Origin = "model") -> MetadataMemoryStore:
+def memory_store(session: Session | sync.Session, *, origin: Origin = "model") -> MetadataMemoryStore:
     """
     Return a session as the store of the harness's memory, for ``Memory(store=...)``.
 
@@ -40,15 +41,15 @@ def memory_store(session: Session, *, origin: Origin = "model") -> MetadataMemor
     sessions of one namespace share the files.
 
     Args:
-        session: The session that stores the files. It must be open while they are used, on the event loop that opened
-            it.
+        session: The session that stores the files. It must be open while they are used. Use one of
+            `mama_structs.sync` for ``agent.run_sync``.
         origin: The author of the files, as for `MemoryStore.save_decision`. Recalled text is marked with it.
 
     """
     return SessionMemoryStore(session, origin)
 
 
-def overflow_store(session: Session) -> OverflowStore:
+def overflow_store(session: Session | sync.Session) -> OverflowStore:
     """
     Return a session as the store of large results, for ``ToolOutputLimits(store=...)``.
 
@@ -57,14 +58,13 @@ def overflow_store(session: Session) -> OverflowStore:
     is exceeded, the harness falls back to its next action.
 
     Args:
-        session: The session that stores the results. It must be open while they are used, on the event loop that opened
-            it.
+        session: The session that stores the results; as for `memory_store`.
 
     """
     return SessionOverflowStore(session)
 
 
-def conversation_store(session: Session) -> SessionConversationStore:
+def conversation_store(session: Session | sync.Session) -> SessionConversationStore:
     """
     Return a session as the store of conversations.
 
@@ -72,14 +72,14 @@ def conversation_store(session: Session) -> SessionConversationStore:
     search and recall do not find their messages.
 
     Args:
-        session: The session that stores them. It must be open while they are used, on the event loop that opened it.
+        session: The session that stores them; as for `memory_store`.
 
     """
     return SessionConversationStore(session)
 
 
 def recall_capability(
-    session: Session,
+    session: Session | sync.Session,
     *,
     id: str | None = None,  # noqa: A002 - the framework's parameter name
     max_chars: int = DEFAULT_MAX_RECALL_CHARS,
@@ -95,8 +95,7 @@ def recall_capability(
     session's tools as well: use one of the two.
 
     Args:
-        session: The session with the memories and refs. It must be open while they are used, on the event loop that
-            opened it.
+        session: The session with the memories and refs; as for `memory_store`.
         id: The capability's id, unique within an agent.
         max_chars: Maximum number of recalled characters, at least 300.
 

@@ -17,6 +17,8 @@ from pydantic_ai_harness.step_persistence.conversations import (
     ensure_inactive,
 )
 
+from mama_structs import sync
+from mama_structs.adapters.shared.loop_bridge import LoopBridge, make_awaitable
 from mama_structs.errors import InvalidArgument, VersionConflict, repr_short
 from mama_structs.memory.types.record import NewRecord, Record
 from mama_structs.session.session import Session
@@ -43,10 +45,12 @@ class SessionConversationStore:
     It has the methods of the harness's ``SqliteConversationStore`` and raises the same exceptions.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._records = session.records
-        self._now = session.refs._now
+    def __init__(self, session: Session | sync.Session) -> None:
+        self._bridge = LoopBridge(session)
+        self._records = self._bridge.session.records
+        self._now = self._bridge.session.refs._now
 
+    @make_awaitable
     async def save(self, *, summary: ConversationSummary, messages: Sequence[ModelMessage]) -> ConversationSummary:
         """
         Store the messages of a conversation, unless it changed after its summary was read.
@@ -97,6 +101,7 @@ class SessionConversationStore:
                 continue
             return updated
 
+    @make_awaitable
     async def get(self, *, conversation_id: str) -> SavedConversation:
         """
         Return a conversation.
@@ -113,6 +118,7 @@ class SessionConversationStore:
             if (await self._load_record(conversation_id)).version == record.version:
                 return SavedConversation(summary=_parse_summary(record), messages=_parse_messages(kept))
 
+    @make_awaitable
     async def listing(
         self, *, query: str = "", limit: int = 200, offset: int = 0, archived: bool | None = None
     ) -> list[ConversationSummary]:
@@ -143,6 +149,7 @@ class SessionConversationStore:
         kept = await self._records.list((*_CONVERSATION_LABELS, summary.id), nested=False)
         return f"{conversation_text(_parse_messages(kept))}{_serialize_summary(summary)}"
 
+    @make_awaitable
     async def name(
         self,
         *,
@@ -190,6 +197,7 @@ class SessionConversationStore:
             return False
         return is_named
 
+    @make_awaitable
     async def set_archived(self, *, conversation_id: str, archived: bool) -> ConversationSummary:
         """
         Archive or unarchive a conversation, and return its summary.
@@ -206,6 +214,7 @@ class SessionConversationStore:
 
         return await self._revise(conversation_id, revised)
 
+    @make_awaitable
     async def delete(self, *, source: ConversationSummary) -> None:
         """
         Delete a conversation with its messages.

@@ -18,7 +18,9 @@ from pydantic_ai_harness.memory import (
     MemorySearchResult,
 )
 
+from mama_structs import sync
 from mama_structs.adapters.pydantic_ai_harness.search import create_snippets, score_files
+from mama_structs.adapters.shared.loop_bridge import LoopBridge, make_awaitable
 from mama_structs.errors import InvalidArgument, VersionConflict, repr_short
 from mama_structs.memory.types.model import Origin
 from mama_structs.memory.types.record import NewRecord, Record
@@ -37,12 +39,14 @@ _PATH_SEGMENT_PATTERN: Final = re.compile(r"(?!\.$)(?!.*\.\.)[A-Za-z0-9_.-]{1,20
 class SessionMemoryStore:
     """Files of the harness's memory in a session's records; see `memory_store`."""
 
-    def __init__(self, session: Session, origin: Origin) -> None:
-        self._records = session.records
-        self._now = session.refs._now
+    def __init__(self, session: Session | sync.Session, origin: Origin) -> None:
+        self._bridge = LoopBridge(session)
+        self._records = self._bridge.session.records
+        self._now = self._bridge.session.refs._now
         self._max_text = session.settings.memory.max_content
         self._origin = origin
 
+    @make_awaitable
     async def read(self, path: str, *, max_chars: int) -> MemoryFile | None:
         """Return the beginning of a file, or None if it does not exist."""
         place = _parse_path(path)
@@ -64,6 +68,7 @@ class SessionMemoryStore:
         record = await self._records.get(labels, key)
         return (None, 0) if record is None else (record if _is_file(record) else None, record.version)
 
+    @make_awaitable
     async def get_operation(self, operation: MemoryOperation) -> MemoryMutation | None:
         """Return the earlier result of an operation, or None."""
         receipt = await self._records.get(_OPERATION_LABELS, operation.id)
@@ -73,6 +78,7 @@ class SessionMemoryStore:
             raise MemoryOperationConflictError("the operation id was already used for another operation")
         return MemoryMutation(version=receipt.value["version"], replayed=True, existed=receipt.value["existed"])
 
+    @make_awaitable
     async def write(
         self, path: str, content: str, *, expected_version: str | None, operation: MemoryOperation | None = None
     ) -> MemoryMutation:
@@ -81,6 +87,7 @@ class SessionMemoryStore:
             path, content, expected_version=expected_version, metadata=None, operation=operation
         )
 
+    @make_awaitable
     async def write_with_metadata(
         self,
         path: str,
@@ -98,6 +105,7 @@ class SessionMemoryStore:
             raise InvalidArgument("metadata must map strings to strings")
         return await self._change(path, {"content": content, "metadata": about or None}, expected_version, operation)
 
+    @make_awaitable
     async def delete(
         self, path: str, *, expected_version: str | None, operation: MemoryOperation | None = None
     ) -> MemoryMutation:
@@ -153,6 +161,7 @@ class SessionMemoryStore:
             return None
         return MemoryMutation(version=token, replayed=False, existed=record is not None)
 
+    @make_awaitable
     async def list_paths(self, prefix: str = "", *, limit: int) -> list[str]:
         """Return the sorted paths that begin with *prefix*."""
         labels, _ = _parse_prefix(prefix)
@@ -160,6 +169,7 @@ class SessionMemoryStore:
         files = await self._records.list(labels, predicate=_is_file)
         return sorted(path for path in map(_create_path, files) if path.startswith(prefix))[:limit]
 
+    @make_awaitable
     async def search(
         self, prefix: str, query: str, *, limit: int, max_files: int, max_chars: int, max_file_chars: int
     ) -> MemorySearchResult:

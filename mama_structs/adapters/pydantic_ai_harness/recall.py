@@ -9,7 +9,10 @@ from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, post_compaction_window
 from pydantic_ai.models import ModelRequestContext
 
+from mama_structs import sync
 from mama_structs._internal.prompt_quoting import remove_recalled
+from mama_structs._internal.sync_proxy import await_in_proxy_loop
+from mama_structs.adapters.shared.loop_bridge import check_session
 from mama_structs.adapters.shared.tool_results import observe_message, recall_for_messages
 from mama_structs.session.session import Session
 
@@ -17,8 +20,9 @@ from mama_structs.session.session import Session
 class SessionRecall(AbstractCapability[Any]):
     """Adds recalled memories to requests and stores the refs of answers. It has no tools."""
 
-    def __init__(self, session: Session, *, id: str | None, max_chars: int) -> None:  # noqa: A002 - the framework's parameter name
+    def __init__(self, session: Session | sync.Session, *, id: str | None, max_chars: int) -> None:  # noqa: A002 - the framework's parameter name
         self._session = session
+        self._own = check_session(session)
         self._max_chars = max_chars
         self.id = id
 
@@ -27,7 +31,10 @@ class SessionRecall(AbstractCapability[Any]):
     ) -> ModelRequestContext:
         """Append the recalled text to the user's message."""
         again = not _has_recalled_text(ctx.messages)
-        text = await recall_for_messages(self._session, ctx.messages, max_chars=self._max_chars, repeat=again)
+        text = await await_in_proxy_loop(
+            self._session,
+            lambda: recall_for_messages(self._own, ctx.messages, max_chars=self._max_chars, repeat=again),
+        )
         if text:
             ctx.enqueue(UserPromptPart(text))
         return request_context
@@ -40,7 +47,7 @@ class SessionRecall(AbstractCapability[Any]):
         response: ModelResponse,
     ) -> ModelResponse:
         """Store the refs of an answer before its calls run."""
-        await observe_message(self._session, response)
+        await await_in_proxy_loop(self._session, lambda: observe_message(self._own, response))
         return response
 
 

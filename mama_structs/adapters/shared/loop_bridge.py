@@ -7,12 +7,12 @@ import concurrent.futures
 import functools
 import os
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeGuard, TypeVar
 
 from mama_structs import sync
-from mama_structs._internal.sync_proxy import run_in_proxy_loop, unwrap
+from mama_structs._internal.sync_proxy import SyncProxy, await_or_run, get_proxy_loop, run_in_proxy_loop, unwrap
 from mama_structs.errors import InvalidArgument, SessionClosed, WrongLoop, repr_short
-from mama_structs.session.session import Session
+from mama_structs.session.session import NOT_OPEN_HINT, Session
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,22 +26,59 @@ class BlockingCallError(WrongLoop, asyncio.InvalidStateError):
     """
 
 
+def is_sync(session: Session | sync.Session) -> TypeGuard[sync.Session]:
+    """Return True for a session of `mama_structs.sync`."""
+    return isinstance(session, SyncProxy)
+
+
+def check_session(session: Session | sync.Session) -> Session:
+    """Return the async session of a session of either kind. Raise `InvalidArgument` for other objects."""
+    inner = unwrap(session)
+    if not isinstance(inner, Session):
+        raise InvalidArgument(f"session must be a Session, got {repr_short(session)}", hint=NOT_OPEN_HINT)
+    return inner
+
+
+def require_async_session(session: Session, framework: str) -> Session:
+    """Return *session*. Raise `InvalidArgument` for a session of `mama_structs.sync`: *framework* is async only."""
+    if is_sync(session):
+        raise InvalidArgument(
+            f"{framework} is async only, and this session belongs to mama_structs.sync",
+            hint=f"open a session in the event loop that runs {framework}: "
+            "from mama_structs import Session; session = await Session.open(...)",
+        )
+    return check_session(session)
+
+
+def call_in_session_loop(session: Session | sync.Session, work: Callable[[Session], T]) -> T:
+    """Call the plain function *work* with the async session, in the thread to which the session belongs."""
+    own = check_session(session)
+    if not is_sync(session):
+        return work(own)
+    result: T = run_in_proxy_loop(session, lambda: work(own))
+    return result
+
+
+def await_or_run_with(
+    session: Session | sync.Session, work: Callable[[Session], Coroutine[Any, Any, T]]
+) -> Coroutine[Any, Any, T] | T:
+    """Return the coroutine of *work* for an async session. For a sync session, run it and return its result."""
+    check_session(session)
+    result: Coroutine[Any, Any, T] | T = await_or_run(session, work)
+    return result
+
+
 class LoopBridge:
     """Runs coroutines of an adapter in the event loop of its session."""
 
     def __init__(self, session: Session | sync.Session) -> None:
-        if not isinstance(unwrap(session), Session):
-            raise InvalidArgument(
-                f"session must be a Session, got {repr_short(session)}", hint="await Session.open(...)"
-            )
-        self.session: Final[Session] = unwrap(session)
+        self.session: Final[Session] = check_session(session)
         self._pid = os.getpid()
         try:
-            here = self.session is session
-            self._loop = asyncio.get_running_loop() if here else run_in_proxy_loop(session, asyncio.get_running_loop)
+            self._loop = get_proxy_loop(session) if is_sync(session) else asyncio.get_running_loop()
+        except WrongLoop:
+            raise
         except RuntimeError as error:
-            if isinstance(error, WrongLoop):
-                raise
             raise WrongLoop(
                 "an async session needs a running event loop",
                 hint="call this in the async function that opened it, or pass a session of mama_structs.sync",

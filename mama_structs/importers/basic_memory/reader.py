@@ -49,7 +49,7 @@ from mama_structs.memory.types.text_analysis import normalize
 
 KIND: Final = "basic-memory"
 SOURCE: Final = "basic-memory"
-"""The source of the imported memories; `MemoryStore.forget` can select them by it."""
+"""The source of the imported memories; `MemoryStore.erase` can select them by it."""
 NOTES: Final = "notes"
 OBSERVATIONS: Final = "observations"
 RELATIONS: Final = "relations"

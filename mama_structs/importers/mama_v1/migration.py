@@ -12,18 +12,19 @@ import asyncio
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Self, TypeVar, overload
 
 import attrs
 import msgspec
 
 from mama_structs._internal import validation as _check
 from mama_structs._internal.event_loop import run_in_own_thread
+from mama_structs._internal.sync_proxy import await_or_run
 from mama_structs.errors import MigrationError
 from mama_structs.importers.mama_v1.link_backfill import LinkBackfill, LinkCandidate
 from mama_structs.importers.mama_v1.migration_plan import (
@@ -69,6 +70,9 @@ from mama_structs.memory.types.model import (
 from mama_structs.memory.types.requests import check_file, check_progress
 from mama_structs.memory.types.text_analysis import embedded_text
 from mama_structs.memory.upkeep.namespace_services import NamespaceServices
+
+if TYPE_CHECKING:
+    from mama_structs import sync
 
 T = TypeVar("T")
 NoteState = Literal["begun", "complete", "undone"]
@@ -333,13 +337,31 @@ def _link_values(link: Link) -> tuple[object, ...]:
 # Migrating
 
 
-async def migrate_v1(
+@overload
+def migrate_v1(
     memories: MemoryStore,
+    source: str | Path | V1Database,
+    *,
+    dry_run: bool = ...,
+    progress: ProgressCallback | None = ...,
+) -> Coroutine[Any, Any, MigrationReport]: ...
+@overload
+def migrate_v1(
+    memories: sync.MemoryStore,
+    source: str | Path | V1Database,
+    *,
+    dry_run: bool = ...,
+    progress: ProgressCallback | None = ...,
+) -> MigrationReport: ...
+
+
+def migrate_v1(
+    memories: Any,
     source: str | Path | V1Database,
     *,
     dry_run: bool = False,
     progress: ProgressCallback | None = None,
-) -> MigrationReport:
+) -> Coroutine[Any, Any, MigrationReport] | MigrationReport:
     """
     Migrate the memories of a MAMA v1.0 database, which is not changed.
 
@@ -347,7 +369,8 @@ async def migrate_v1(
     deleted after completion are not migrated again, neither from the same file nor from a newer version of it.
 
     Args:
-        memories: The store to migrate to.
+        memories: The store to migrate to. With one of an async session the call is awaited; with one of
+            `mama_structs.sync` it returns the report.
         source: The old file, such as ``~/.claude/mama-memory.db``, or the result of `read_v1`.
         dry_run: If true, only report what a migration would do.
         progress: Called with the number of completed steps and their total number: two for each memory.
@@ -360,6 +383,15 @@ async def migrate_v1(
         StoreError: The store cannot be read or written; memories that were already written stay.
 
     """
+    report: Coroutine[Any, Any, MigrationReport] | MigrationReport = await_or_run(
+        memories, lambda own: _migrate_v1(own, source, dry_run=dry_run, progress=progress)
+    )
+    return report
+
+
+async def _migrate_v1(
+    memories: MemoryStore, source: str | Path | V1Database, *, dry_run: bool, progress: ProgressCallback | None
+) -> MigrationReport:
     _check.check_bool("dry_run", dry_run)
     check_progress(progress)
     shared = memories._shared
@@ -630,16 +662,27 @@ class MigratedMemory(NamedTuple):
     links: list[Link]
 
 
-async def rollback_v1(
-    memories: MemoryStore, *, force: bool = False, progress: ProgressCallback | None = None
-) -> RollbackReport:
+@overload
+def rollback_v1(
+    memories: MemoryStore, *, force: bool = ..., progress: ProgressCallback | None = ...
+) -> Coroutine[Any, Any, RollbackReport]: ...
+@overload
+def rollback_v1(
+    memories: sync.MemoryStore, *, force: bool = ..., progress: ProgressCallback | None = ...
+) -> RollbackReport: ...
+
+
+def rollback_v1(
+    memories: Any, *, force: bool = False, progress: ProgressCallback | None = None
+) -> Coroutine[Any, Any, RollbackReport] | RollbackReport:
     """
     Undo the last migration: delete its memories and links.
 
     An interrupted rollback continues when it is repeated.
 
     Args:
-        memories: The store.
+        memories: The store. With one of an async session the call is awaited; with one of `mama_structs.sync` it returns
+            the report.
         force: Whether to also delete memories that were changed since, and later links to migrated memories.
         progress: Called with the number of deleted memories and their total number.
 
@@ -649,6 +692,13 @@ async def rollback_v1(
         StoreError: The store cannot be read or written; memories that were already deleted stay deleted.
 
     """
+    report: Coroutine[Any, Any, RollbackReport] | RollbackReport = await_or_run(
+        memories, lambda own: _rollback_v1(own, force=force, progress=progress)
+    )
+    return report
+
+
+async def _rollback_v1(memories: MemoryStore, *, force: bool, progress: ProgressCallback | None) -> RollbackReport:
     _check.check_bool("force", force)
     check_progress(progress)
     shared = memories._shared

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import attrs
 
+from mama_structs._internal.serialization import JsonMixin
 from mama_structs._internal.validation import to_printable
 from mama_structs.importers.shared.import_report import count_table, odd_lines
 
@@ -16,7 +17,7 @@ MAX_ID_CHARS: Final = 100
 
 
 @attrs.frozen(kw_only=True)
-class MigrationWarning:
+class MigrationWarning(JsonMixin):
     """
     A row that is malformed or was left out.
 
@@ -37,7 +38,7 @@ class MigrationWarning:
 
 
 @attrs.frozen(kw_only=True)
-class TableCount:
+class TableCount(JsonMixin):
     """
     The migration result for one table.
 
@@ -45,7 +46,7 @@ class TableCount:
         table: The table's name.
         rows: The number of rows in the table.
         migrated: The number of rows that are now in the store, as memories or links with the row's content.
-        left_out: The number of rows that are not in the store; the odd rows give the reasons.
+        skipped: The number of rows that are not in the store; the warnings give the reasons.
         reason: The reason why the whole table was left out; None if each row is listed individually.
 
     """
@@ -58,11 +59,11 @@ class TableCount:
 
 
 @attrs.frozen(kw_only=True)
-class MigrationReport:
+class MigrationReport(JsonMixin):
     """
     The result of a migration or of its dry run.
 
-    ``str()`` returns a readable table with some of the odd rows; `to_json` returns everything.
+    ``str()`` returns a readable table with some of the warnings; `to_dict` returns everything.
 
     Args:
         source: The path of the old file.
@@ -74,12 +75,12 @@ class MigrationReport:
         tables: The result for each table.
         memories: The number of memories in the old file, by type.
         added: The number of memories that were added now.
-        known: The number of memories that already existed.
+        existing: The number of memories that already existed.
         links: The number of links in the old file, by relationship.
         backfilled: The number of links added to those, by type; a dry run cannot determine the associations.
         backfilled_average: The average number of back-filled links that start at a memory.
         backfilled_most: The maximum number of back-filled links at one memory, in both directions.
-        odd_rows: All malformed or left-out rows, with their handling.
+        warnings: All malformed or skipped rows, with their handling.
         seconds: The duration.
 
     """
@@ -100,10 +101,6 @@ class MigrationReport:
     backfilled_most: int = 0
     warnings: tuple[MigrationWarning, ...] = ()
     seconds: float = 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON-able data."""
-        return {**attrs.asdict(self), "at": self.at.isoformat()}
 
     def __str__(self) -> str:
         would = "would be " if self.dry_run else ""
@@ -130,7 +127,7 @@ class MigrationReport:
 
 
 @attrs.frozen(kw_only=True)
-class RollbackReport:
+class RollbackReport(JsonMixin):
     """
     The result of a rollback.
 
@@ -152,10 +149,6 @@ class RollbackReport:
     changed: tuple[str, ...] = ()
     linked: tuple[str, ...] = ()
     migrations_left: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON-able data."""
-        return attrs.asdict(self)
 
     def __str__(self) -> str:
         if self.migration is None:

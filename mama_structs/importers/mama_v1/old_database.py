@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import attrs
 
+from mama_structs._internal.serialization import JsonMixin
 from mama_structs.errors import MigrationError
 from mama_structs.importers.shared.safe_files import import_error
 from mama_structs.importers.shared.sqlite_copy import SqliteCopy, find_rowid_alias, open_copy, quote_identifier
@@ -48,7 +49,7 @@ class SkippedTable:
 
 
 @attrs.frozen(kw_only=True)
-class V1Database:
+class V1Database(JsonMixin):
     """The content of a v1.0 database, with rows in the order in which they were saved."""
 
     path: str

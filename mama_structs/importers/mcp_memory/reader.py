@@ -27,7 +27,7 @@ from mama_structs.importers.shared.value_readers import read_json
 
 KIND: Final = "mcp-memory"
 SOURCE: Final = "mcp-memory"
-"""The source of the imported memories; `MemoryStore.forget` can select them by it."""
+"""The source of the imported memories; `MemoryStore.erase` can select them by it."""
 ENTITIES: Final = "entities"
 OBSERVATIONS: Final = "observations"
 RELATIONS: Final = "relations"

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import attrs
 
+from mama_structs._internal.serialization import JsonMixin
 from mama_structs.memory.types.record import NewRecord
 from mama_structs.memory.types.relationships import MAX_RELATIONSHIP_CHARS
 from mama_structs.memory.types.requests import MAX_TOPIC_CHARS
@@ -24,12 +25,12 @@ DEFAULT_RELATIONSHIP: Final = "relates to"
 
 
 @attrs.frozen(kw_only=True)
-class ItemWarning:
+class ItemWarning(JsonMixin):
     """
     An item of a source that is malformed or was left out.
 
     Args:
-        what: The source's plural name for such items, such as ``"relations"``.
+        item: The source's plural name for such items, such as ``"relations"``.
         id: The item's location: its id or name, a line, or a file.
         kind: The type of problem, such as ``"no_text"``.
         note: How the import handled the item.

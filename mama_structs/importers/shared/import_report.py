@@ -1,4 +1,4 @@
-"""The report of an import: counts and locations of odd items, no memory content."""
+"""The report of an import: counts and locations of warnings, no memory content."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import attrs
 
+from mama_structs._internal.serialization import JsonMixin
 from mama_structs._internal.validation import to_printable
 from mama_structs.importers.shared.import_model import ItemWarning
 
@@ -15,16 +16,16 @@ MAX_LINE_CHARS: Final = 200
 
 
 @attrs.frozen(kw_only=True)
-class ItemCount:
+class ItemCount(JsonMixin):
     """
     The import result for one type of items of a source.
 
     Args:
-        what: The source's name for these items.
-        found: The number of items in the source.
+        item: The source's name for these items.
+        total: The number of items in the source.
         added: The number of items that this import added.
-        known: The number of items that already existed.
-        left_out: The number of items that were not imported; the odd items give the reasons.
+        existing: The number of items that already existed.
+        skipped: The number of items that were not imported; the warnings give the reasons.
 
     """
 
@@ -36,11 +37,11 @@ class ItemCount:
 
 
 @attrs.frozen(kw_only=True)
-class ImportReport:
+class ImportReport(JsonMixin):
     """
     The result of an import or of its dry run.
 
-    ``str()`` returns a readable table with some of the odd items; `to_json` returns everything.
+    ``str()`` returns a readable table with some of the warnings; `to_dict` returns everything.
 
     Args:
         kind: The program that wrote the source.
@@ -48,10 +49,12 @@ class ImportReport:
         namespace: The namespace of the imported memories.
         dry_run: Whether nothing was written.
         items: The result for each type of items.
-        odd: All malformed or left-out items, with their handling.
+        warnings: All malformed or skipped items, with their handling.
         seconds: The duration.
 
     """
+
+    _json_properties = ("added", "existing")
 
     kind: str
     source: str
@@ -70,10 +73,6 @@ class ImportReport:
     def existing(self) -> int:
         """The number of items that already existed."""
         return sum(one.existing for one in self.items)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON-able data."""
-        return {**attrs.asdict(self), "added": self.added, "known": self.existing}
 
     def __str__(self) -> str:
         would = "would be added" if self.dry_run else "added"

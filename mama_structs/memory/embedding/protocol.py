@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mama_structs._internal import validation as _check
 from mama_structs._internal.event_loop import call_maybe_sync, run_in_own_thread
+from mama_structs._internal.serialization import JsonMixin
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, MemoryStoreError
 from mama_structs.memory.embedding.chunks import MIN_TOKENS
 
@@ -28,7 +29,7 @@ Vectors = NDArray[np.float32]
 
 
 @attrs.frozen
-class Calibration:
+class Calibration(JsonMixin):
     """
     Converts an embedder's cosines to similarities that are comparable between embedders.
 
@@ -101,7 +102,7 @@ class Embedder(Protocol):
     """
     Converts texts to vectors.
 
-    An embedder may also have a ``fingerprint``, a text that changes whenever its vectors change (see `fingerprint_of`).
+    An embedder may also have a ``fingerprint``, a text that changes whenever its vectors change.
     It may have a ``batch_size``, its preferred number of texts per call.
     """
 
@@ -332,7 +333,7 @@ class CalibratingEmbedder:
     """
     Base class of embedders whose calibration may be unknown at first.
 
-    In this case `calibrated` or an `EmbeddingService` fits it before the first use.
+    In this case `calibrate_embedder` or an `EmbeddingService` fits it before the first use.
     """
 
     calibration: Calibration = attrs.field(default=None, converter=_or_provisional)
@@ -355,7 +356,17 @@ class CalibratingEmbedder:
 
 
 async def calibrate_embedder(embedder: Embedder, *, in_thread: RunInThread = run_in_own_thread) -> Calibration:
-    """Return an embedder's calibration. If it is unknown, fit it on the built-in sentences first."""
+    """
+    Return an embedder's calibration. If it is unknown, fit it on the built-in sentences first.
+
+    Args:
+        embedder: The embedder. A fitted calibration is stored in it.
+        in_thread: Runs the calls of an embedder that is not async.
+
+    Raises:
+        EmbeddingFailed: The embedder failed, or returned no usable vectors.
+
+    """
     if not isinstance(embedder, CalibratingEmbedder) or embedder.is_calibrated:
         return embedder.calibration
     done = await embed_texts(

@@ -24,6 +24,7 @@ from mama_structs._internal.reprs import (
     require_extra,
     wrap_html,
 )
+from mama_structs._internal.serialization import JsonMixin
 from mama_structs.errors import StoreDamaged
 from mama_structs.memory.graph import diagrams
 from mama_structs.memory.graph import traversal as graph
@@ -115,8 +116,8 @@ class Explanation(ReprMixin):
         score: Its score, or None if a filter excluded it.
         relevance: Its absolute relevance, 0 to 1, or None if a filter excluded it.
         terms: Terms that add up to the score, by name: ``meaning``, ``words`` and ``length`` (log-odds), ``floor``
-            (makes their sum greater than 0), the other names of `Hit.signals`, and ``place`` (difference to the score of
-            the place to which a successor or a period moved it).
+            (makes their sum greater than 0), the other names of `Hit.signals`, and ``place`` (difference to the score
+            of the place to which a successor or a period moved it).
         duplicate_of: Id of the hit that it is shown with.
         superseded_by: As in `Hit`.
 
@@ -199,7 +200,7 @@ class GraphExportMixin:
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Chain(GraphExportMixin):
+class Chain(JsonMixin, GraphExportMixin):
     """
     The evolution of a decision.
 
@@ -340,7 +341,7 @@ class Evidence(ReprMixin):
 
 
 @attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class RelationshipCount:
+class RelationshipCount(JsonMixin):
     """
     A relationship word that links use, with its frequency and its near synonyms.
 
@@ -357,13 +358,13 @@ class RelationshipCount:
 
 
 @attrs.frozen(kw_only=True)
-class JsonlImport:
+class JsonlImport(JsonMixin):
     """
-    Result of `MemoryStore.import_jsonl`.
+    Result of `admin.import_jsonl`.
 
     Args:
         added: Number of added memories.
-        known: Number of memories that already existed unchanged.
+        existing: Number of memories that already existed unchanged.
         embedded: Number of added memories that were re-embedded, because another embedder made their vectors.
         dropped_links: Number of links to memories that are neither in the file nor in the store.
 
@@ -385,26 +386,28 @@ UNDELETED_PLACES: Final = (
     "on a server: words, topics and ids in what its catalog held as the planner's statistics, until it is vacuumed",
     "on a server: words, topics and ids that tell pages of its indexes apart, until they are made anew",
 )
-"""Data that forgetting does not delete."""
+"""Data that an erasure does not reach."""
 
 
 @attrs.frozen(kw_only=True)
-class ErasureReport:
+class ErasureReport(JsonMixin):
     """
-    Numbers of items that `MemoryStore.forget` deleted. Contains no deleted text.
+    Numbers of items that `MemoryStore.erase` deleted. Contains no deleted text.
 
     Args:
         memories: Number of memories by type. Deleted reasons of outcomes count as contexts.
         links: Number of links that started or ended at them.
-        mended: Number of other memories from which their ids were removed.
-        texts: Number of stored evidence texts that no other memory refers to.
+        updated_memories: Number of other memories from which their ids were removed.
+        evidence_texts: Number of stored evidence texts that no other memory refers to.
         refs: Number of refs and descriptors with those texts, counting versions.
         pending: Descriptions of places that still contain some of the data. They are cleared when the store is next
             opened or maintained, or when their holder closes.
-        not_reached: Descriptions of places that were not searched.
+        out_of_scope: Descriptions of places that were not searched.
         dry_run: True if nothing was deleted, and the numbers are only a preview.
 
     """
+
+    _json_properties = ("count",)
 
     memories: Mapping[str, int] = attrs.field(factory=dict)
     links: int = 0
@@ -421,7 +424,7 @@ class ErasureReport:
         return sum(self.memories.values())
 
 
-OutcomeWord = Outcome | Literal["SUCCESS", "FAILED", "PARTIAL"]
+OutcomeWord = Outcome | Literal["SUCCESS", "FAILED", "PARTIAL", "success", "failed", "partial"]
 
 
 def with_place_term(terms: Mapping[str, float], score: float) -> dict[str, float]:
@@ -504,7 +507,7 @@ class Page(Results[ReprMixinT]):
         self.next_cursor = next_cursor
 
 
-MemoryLike: TypeAlias = "str | Memory | Hit | TraversedMemory | SimilarMemory"
+MemoryLike: TypeAlias = str | Memory | Hit | TraversedMemory | SimilarMemory
 """A memory's id, or an object that contains the memory."""
 LinkLike: TypeAlias = str | Link
 """A link or its id."""

@@ -108,7 +108,11 @@ def _get_memories_below(reader: Reader, where: EngineFilter) -> list[Memory]:
 
 @attrs.frozen(kw_only=True)
 class RecordListing:
-    """Arguments of a record listing. The records are ordered by place: encoded labels, then key."""
+    """
+    Arguments of a record listing. The records are ordered by place: encoded labels, then key.
+
+    *after* is a place, as `record_path` returns it.
+    """
 
     labels: tuple[str, ...] = ()
     nested: bool = True
@@ -125,8 +129,9 @@ class RecordListing:
             begin = record_path(self.labels, self.prefix)
             found = [name for name in found if places[name].startswith(begin)]
         if self.after is not None:
-            bound = record_path(self.labels, self.after)
-            found = [name for name in found if (places[name] < bound if self.last_first else places[name] > bound)]
+            bound = _place_sort_key(self.after)
+            keys = {name: _place_sort_key(places[name]) for name in found}
+            found = [name for name in found if (keys[name] < bound if self.last_first else keys[name] > bound)]
         return found
 
 
@@ -525,7 +530,7 @@ def _find_readable(writer: Writer, places: Sequence[RecordPlace]) -> tuple[dict[
     try:
         return find_stored(writer, places), 0
     except StoreDamaged:
-        # `MemoryStore.rebuild` repairs damaged memories, so only notes are deleted here.
+        # `admin.rebuild` repairs damaged memories, so only notes are deleted here.
         kept = zip(places, writer.find_many([record_memory_id(place) for place in places]), strict=True)
         lost = delete_unreadable(writer, [note_name(place) for place, node in kept if node is None], erase=False)
         return find_stored(writer, places), lost

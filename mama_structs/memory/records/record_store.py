@@ -12,20 +12,24 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs._internal import peer_names
 from mama_structs._internal import validation as _check
+from mama_structs._internal.call_hints import with_call_hints
 from mama_structs._internal.event_loop import call_in_plan
 from mama_structs._internal.offload import measure_input, run_inline_or_in_thread
 from mama_structs._internal.telemetry import instrument
+from mama_structs._internal.validation import TimeInput
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.graph.results import Results
+from mama_structs.memory.graph.results import Page, Results
 from mama_structs.memory.records import record_plans
 from mama_structs.memory.records.record_plans import RecordListing
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.search.search_plan import SearchRequest
-from mama_structs.memory.types.engine import Vectors, Writer, write_in_transactions
+from mama_structs.memory.types.engine import KEY_PREFIX, Vectors, Writer, record_path, write_in_transactions
 from mama_structs.memory.types.model import CreatedBy, MemoryType
 from mama_structs.memory.types.record import (
     MAX_KEY_CHARS,
+    Labels,
     NewRecord,
     PreparedRecord,
     Record,
@@ -50,16 +54,17 @@ PAGE_ROWS = 256
 MIN_VECTOR_LENGTH = 1e-12
 
 
+@with_call_hints(peer_names.RECORD_STORE)
 class RecordStore:
     """
     The records of a host. `Session.records` is a `RecordStore`.
 
-    A record is JSON under a key, below a namespace of labels such as ``("users", "u1")``. It may have an expiry; an
-    expired record is treated as missing.
+    A record is JSON under a key, below one label such as ``"users"`` or several such as ``("users", "u1")``. It may
+    have an expiry; an expired record is treated as missing.
     A record with a text is a memory of the type ``record``: `MemoryStore.search`, `Session.recall` and the tools of
     models find it. A record without a text is only stored, and no search finds it.
-    Each method except `delete_all` and `sweep` is one transaction: either all of it is durable when the method returns,
-    or nothing was changed. From then on every process that has the store open sees the change.
+    Each method except `delete_all` and `delete_expired` is one transaction: either all of it is durable when the method
+    returns, or nothing was changed. From then on every process that has the store open sees the change.
 
     Raises:
         InvalidArgument: An argument is invalid. Every method raises it before it changes anything.
@@ -90,13 +95,13 @@ class RecordStore:
 
     async def put(
         self,
-        labels: Sequence[str],
+        labels: Labels,
         key: str,
         value: Any,
         *,
         text: str | Sequence[str] | None = None,
-        created_at: datetime | None = None,
-        expires_at: datetime | None = None,
+        created_at: TimeInput | None = None,
+        expires_at: TimeInput | None = None,
         origin: Origin | None = None,
         created_by: CreatedBy = "user",
         keep_history: bool = False,
@@ -138,7 +143,7 @@ class RecordStore:
         self,
         records: Iterable[NewRecord],
         *,
-        delete: Iterable[tuple[Sequence[str], str] | tuple[Sequence[str], str, int]] = (),
+        delete: Iterable[tuple[Labels, str] | tuple[Labels, str, int]] = (),
     ) -> Sequence[Record]:
         """
         Put records in order, all or none, and return them.
@@ -160,10 +165,10 @@ class RecordStore:
 
     async def append(
         self,
-        labels: Sequence[str],
+        labels: Labels,
         values: Iterable[Any],
         *,
-        expires_at: datetime | None = None,
+        expires_at: TimeInput | None = None,
         origin: Origin | None = None,
         created_by: CreatedBy = "user",
     ) -> Sequence[Record]:
@@ -176,7 +181,7 @@ class RecordStore:
         Args:
             labels: As for `NewRecord`.
             values: The values, each as for `NewRecord`.
-            expires_at: The expiry of the records; None for never.
+            expires_at: The expiry of the records, as for `NewRecord`.
             origin: As for `NewRecord`.
             created_by: As for `NewRecord`.
 
@@ -204,7 +209,7 @@ class RecordStore:
             return await self._shared.write(plan, made_by=made_by)
 
     def _validate(self, asked: NewRecord, name: str) -> PreparedRecord:
-        return check_new_record(asked, max_text=self._shared.settings.max_content, name=name)
+        return check_new_record(asked, max_text=self._shared.settings.max_content, name=name, now=self._shared.now)
 
     async def _embed_texts(self, asked: Sequence[PreparedRecord]) -> Sequence[PreparedRecord]:
         """Embed the texts of records and find their mentions."""
@@ -221,7 +226,7 @@ class RecordStore:
         load = measure_input(*(one.texts for one in asked))
         return await run_inline_or_in_thread(load, lambda: [mention(one) for one in asked])
 
-    async def delete(self, labels: Sequence[str], key: str, *, if_version: int | None = None) -> bool:
+    async def delete(self, labels: Labels, key: str, *, if_version: int | None = None) -> bool:
         """
         Delete a record, and return True if it existed.
 
@@ -237,7 +242,7 @@ class RecordStore:
         with self._instrument("delete_memory", 1):
             return await self._shared.write(plan)
 
-    async def delete_all(self, labels: Sequence[str], *, nested: bool = True, erase: bool = False) -> int:
+    async def delete_all(self, labels: Labels, *, nested: bool = True, erase: bool = False) -> int:
         """
         Delete all records below labels, some hundreds per transaction, and return their number.
 
@@ -282,7 +287,7 @@ class RecordStore:
         pages = [given[start : start + PAGE_ROWS] for start in range(0, len(given), PAGE_ROWS)]
         return sum([sum(some) async for some in write_in_transactions(self._shared.write, pages, plan, max_items=1)])
 
-    async def pop(self, labels: Sequence[str]) -> Record | None:
+    async def pop(self, labels: Labels) -> Record | None:
         """
         Delete and return the record with the last key under exactly these labels. Return None if no record exists.
 
@@ -296,7 +301,7 @@ class RecordStore:
 
     async def move(
         self,
-        moves: Iterable[tuple[tuple[Sequence[str], str], tuple[Sequence[str], str]]],
+        moves: Iterable[tuple[tuple[Labels, str], tuple[Labels, str]]],
         *,
         overwrite: bool = False,
     ) -> int:
@@ -321,8 +326,8 @@ class RecordStore:
 
     async def expire(
         self,
-        places: Iterable[tuple[Sequence[str], str] | tuple[Sequence[str], str, int]],
-        expires_at: datetime | None,
+        places: Iterable[tuple[Labels, str] | tuple[Labels, str, int]],
+        expires_at: TimeInput | None,
     ) -> int:
         """
         Set the expiry of records, and return their number. Their versions do not change.
@@ -330,13 +335,14 @@ class RecordStore:
         Args:
             places: Labels and key of each record, optionally with its expected version; a record that is missing or at
                 another version is skipped.
-            expires_at: The new expiry (with a time zone); None for never.
+            expires_at: The new expiry; a timedelta counts from now, None means never.
 
         """
-        end = None if expires_at is None else _check.check_time("expires_at", expires_at)
+        now = self._shared.now
+        end = None if expires_at is None else _check.check_time("expires_at", expires_at, now=now, in_future=True)
         given = _check.check_items("places", places, item_kind="labels, a key and perhaps a version")
         checked = await run_inline_or_in_thread(measure_input(given), _check_versioned_places, "places", given)
-        plan = partial(record_plans.set_expiry, places=checked, expires_at=end, now=self._shared.now)
+        plan = partial(record_plans.set_expiry, places=checked, expires_at=end, now=now)
         with self._instrument("update_memory"):
             return await self._shared.write(plan)
 
@@ -350,7 +356,7 @@ class RecordStore:
 
     # Reading
 
-    async def get(self, labels: Sequence[str], key: str) -> Record | None:
+    async def get(self, labels: Labels, key: str) -> Record | None:
         """
         Return a record, or None if it does not exist.
 
@@ -361,7 +367,7 @@ class RecordStore:
         """
         return (await self.get_many([(labels, key)]))[0]
 
-    async def get_many(self, places: Iterable[tuple[Sequence[str], str]]) -> Sequence[Record | None]:
+    async def get_many(self, places: Iterable[tuple[Labels, str]]) -> Sequence[Record | None]:
         """
         Return records in the order of their places, with None for each missing record.
 
@@ -374,7 +380,7 @@ class RecordStore:
         plan = partial(record_plans.get_records, places=checked, now=self._shared.now)
         return await self._shared.read(plan)
 
-    async def history(self, labels: Sequence[str], key: str) -> Results[Record]:
+    async def history(self, labels: Labels, key: str) -> Results[Record]:
         """
         Return a record and its stored former versions, newest first. Without a record, the list is empty.
 
@@ -389,7 +395,7 @@ class RecordStore:
 
     async def list(
         self,
-        labels: Sequence[str] = (),
+        labels: Labels = (),
         *,
         nested: bool = True,
         prefix: str = "",
@@ -397,9 +403,9 @@ class RecordStore:
         limit: int | None = None,
         reverse: bool = False,
         predicate: RecordPredicate | None = None,
-    ) -> Results[Record]:
+    ) -> Page[Record]:
         """
-        Return the records below labels, ordered by labels and keys.
+        Return a page of the records below labels, ordered by labels and keys.
 
         ASCII letters, digits and ``-._~`` are ordered by code point; other characters are ordered by their
         percent-encoding.
@@ -408,34 +414,39 @@ class RecordStore:
             labels: The leading labels of the records.
             nested: Whether to include records with further labels.
             prefix: The prefix of their keys (only if *nested* is False).
-            cursor: Only records after this key, or before it if *reverse* (only if *nested* is False).
+            cursor: Only records after this position: ``next_cursor`` of the previous page, or a key if *nested* is
+                False.
             limit: The maximum number of records; None for all.
             reverse: Whether to reverse the order.
-            predicate: Returns True for a record to include. It is called before *limit* applies, outside the event loop's
-                thread. It must not call the store, which waits for it.
+            predicate: Returns True for a record to include. It is called before *limit* applies, outside the thread of
+                the event loop. It must not call the store, which waits for it.
 
         """
-        below = _check.check_bool("nested", nested)
-        if below and (prefix or cursor is not None):
-            raise InvalidArgument("prefix and after need nested=False", hint="keys have an order under the same labels")
+        found_labels, below = check_labels(labels), _check.check_bool("nested", nested)
+        if below and prefix:
+            raise InvalidArgument("prefix needs nested=False", hint="keys have an order under the same labels")
+        count = None if limit is None else check_limit(limit)
         asked = RecordListing(
-            labels=check_labels(labels),
+            labels=found_labels,
             nested=below,
             prefix=_check.check_text("prefix", prefix, max_chars=MAX_KEY_CHARS, allow_empty=True),
-            after=None if cursor is None else check_key(cursor, "after"),
-            limit=None if limit is None else check_limit(limit),
-            last_first=_check.check_bool("last_first", reverse),
-            where=_check_where(predicate),
+            after=None if cursor is None else _parse_cursor(cursor, found_labels, nested=below),
+            # One record more than asked for, which tells whether there is another page.
+            limit=None if count is None else count + 1,
+            last_first=_check.check_bool("reverse", reverse),
+            where=_check_predicate(predicate),
         )
         now = self._shared.now
         found = await self._shared.read(lambda reader: record_plans.list_records(reader, asked, now=now))
-        return Results(one.record for one in found)
+        records = [one.record for one in found[:count]]
+        is_last = count is None or len(found) <= count
+        return Page(records, next_cursor=None if is_last else _format_cursor(records[-1], nested=below))
 
-    async def labels(self, prefix: Sequence[str] = ()) -> Sequence[tuple[str, ...]]:
+    async def labels(self, prefix: Labels = ()) -> Sequence[tuple[str, ...]]:
         """
         Return all labels in use that begin with the given labels, sorted.
 
-        The labels of an expired record without text are included until `sweep` deletes it.
+        The labels of an expired record without text are included until `delete_expired` deletes it.
 
         Args:
             prefix: The leading labels.
@@ -449,7 +460,7 @@ class RecordStore:
     async def search(
         self,
         query: str,
-        labels: Sequence[str] = (),
+        labels: Labels = (),
         *,
         nested: bool = True,
         predicate: RecordPredicate | None = None,
@@ -466,8 +477,8 @@ class RecordStore:
             query: The query, in any words.
             labels: The leading labels of the records.
             nested: Whether to include records with further labels.
-            predicate: Returns True for a record to include. It is called before *limit* applies, outside the event loop's
-                thread. It must not call the store, which waits for it.
+            predicate: Returns True for a record to include. It is called before *limit* applies, outside the thread of
+                the event loop. It must not call the store, which waits for it.
             min_relevance: The minimum relevance of a hit, 0 to 1; None for all hits.
             limit: The maximum number of hits.
             offset: The number of best hits to skip.
@@ -475,7 +486,7 @@ class RecordStore:
         """
         self._shared.check()
         text = _check.check_text("query", query, max_chars=MAX_QUERY_CHARS)
-        counts, skipped = _check_where(predicate), _check.check_integer("offset", offset)
+        counts, skipped = _check_predicate(predicate), _check.check_integer("offset", offset)
         below = record_plans.filter_below(check_labels(labels), nested=_check.check_bool("nested", nested))
         least = 0.0 if min_relevance is None else _check.check_ratio("min_relevance", min_relevance)
         most, made_by = check_limit(limit), self._shared.record
@@ -497,7 +508,7 @@ class RecordStore:
     async def nearest(
         self,
         query: str | Sequence[float] | Vectors,
-        labels: Sequence[str] = (),
+        labels: Labels = (),
         *,
         nested: bool = True,
         predicate: RecordPredicate | None = None,
@@ -516,7 +527,7 @@ class RecordStore:
         """
         self._shared.check()
         asked = RecordListing(
-            labels=check_labels(labels), nested=_check.check_bool("nested", nested), where=_check_where(predicate)
+            labels=check_labels(labels), nested=_check.check_bool("nested", nested), where=_check_predicate(predicate)
         )
         most, made_by = check_limit(limit), self._shared.record
         with self._instrument("search_memory") as told:
@@ -566,6 +577,21 @@ class RecordStore:
         return instrument(operation, memory__store__id=self.namespace, **about)
 
 
+def _format_cursor(record: Record, *, nested: bool) -> str:
+    """Return the cursor after a record: its key, or labels and key if the listing has different labels."""
+    return record_path(record.labels, record.key) if nested else record.key
+
+
+def _parse_cursor(cursor: object, labels: tuple[str, ...], *, nested: bool) -> str:
+    """Return the place after which a listing continues."""
+    if not nested:
+        return record_path(labels, check_key(cursor, "cursor"))
+    place = _check.check_text("cursor", cursor)
+    if not place.rpartition("/")[2].startswith(KEY_PREFIX):
+        raise InvalidArgument("cursor is not the next_cursor of a page", hint="pass page.next_cursor")
+    return place
+
+
 def _check_moves(moves: Sequence[Any]) -> list[tuple[RecordPlace, RecordPlace]]:
     """Validate pairs of places and return them. Each place may occur at most once as a source and once as a target."""
     pairs = []
@@ -598,7 +624,7 @@ def _check_versioned_places(name: str, value: object) -> list[tuple[RecordPlace,
     return found
 
 
-def _check_where(where: object) -> RecordPredicate | None:
-    if where is not None and not callable(where):
-        raise InvalidArgument(f"where must be a function of a record, got {type(where).__name__}")
-    return None if where is None else partial(call_in_plan, where)
+def _check_predicate(predicate: object) -> RecordPredicate | None:
+    if predicate is not None and not callable(predicate):
+        raise InvalidArgument(f"predicate must be a function of a record, got {type(predicate).__name__}")
+    return None if predicate is None else partial(call_in_plan, predicate)

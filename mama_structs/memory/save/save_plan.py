@@ -280,7 +280,7 @@ def require_node(reader: Reader, memory_id: str) -> int:
     if node is None:
         hint = None
         if reader.damaged:
-            hint = f"{reader.damaged} damaged memories are left out, and it may be one of them: see check()"
+            hint = f"{reader.damaged} damaged memories are left out, and it may be one of them: see admin.check()"
         raise MemoryNotFound(memory_id, nearest=tuple(reader.nearest_ids(memory_id, _MAX_NEAREST_IDS)), hint=hint)
     return node
 
@@ -379,7 +379,7 @@ def check_all_link_targets(reader: Reader, asked: Sequence[PreparedSave]) -> Non
         try:
             check_link_targets(reader, one)
         except (MemoryNotFound, InvalidArgument) as error:
-            error.add_note(f"in records[{position}]")
+            error.add_note(f"in items[{position}]")
             raise
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Final
 
 import attrs
 import numpy as np
@@ -20,10 +21,17 @@ from mama_structs.memory.search.search_plan import (
 )
 from mama_structs.memory.types.engine import EngineFilter, Reader
 
+PUBLIC_NAMES: Final = {"types": "type", "origins": "origin", "trust": "min_trust"}
+"""Names in `Filter` of the conditions that `EngineFilter` calls otherwise."""
+
 
 def explain(reader: Reader, request: SearchRequest, node: int, max_chars: int | None) -> Explanation:
     """Explain why a search found or left out a memory. *max_chars* limits the hits as in `limit_chars`."""
-    (memory_id,) = reader.ids([node])
+    (memory,) = reader.get([node])
+    memory_id = memory.id
+    if request.where.namespace not in {None, memory.namespace}:
+        return Explanation(memory_id=memory_id, excluded_by="namespace")
+    request = attrs.evolve(request, where=attrs.evolve(request.where, namespace=None))
     for name, where in _single_filters(request):
         if node not in reader.window(where):
             return Explanation(memory_id=memory_id, excluded_by=name)
@@ -66,7 +74,7 @@ def _single_filters(request: SearchRequest) -> Iterator[tuple[str, EngineFilter]
     """Yield each filter condition of a search separately, with the name of its argument."""
     for field in attrs.fields(EngineFilter):
         if (value := getattr(request.where, field.name)) is not None:
-            yield field.name, EngineFilter(**{field.name: value})
+            yield PUBLIC_NAMES.get(field.name, field.name), EngineFilter(**{field.name: value})
     if request.as_of is not None:
         yield "as_of", EngineFilter(until=request.as_of + timedelta(milliseconds=1))
     yield "valid_until", EngineFilter(valid_at=request.reference_time)

@@ -171,7 +171,7 @@ def apply_scores(hits: Sequence[Hit], precedence: ReorderRules, given: FloatArra
         attrs.evolve(
             hits[one],
             score=place.score,
-            parts={**hits[one].parts, "reranker": float(given[one])},
+            signals={**hits[one].signals, "reranker": float(given[one])},
             terms=with_place_term(hits[one].terms, place.score),
         )
         for one, place in zip(order.tolist(), hits, strict=True)

@@ -12,7 +12,9 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs._internal import peer_names
 from mama_structs._internal import validation as _check
+from mama_structs._internal.call_hints import with_call_hints
 from mama_structs._internal.telemetry import instrument
 from mama_structs._internal.validation import TimeInput
 from mama_structs.errors import InvalidArgument
@@ -64,6 +66,7 @@ _NODES_PER_READ: Final = 256
 NO_NODES: Final = np.empty(0, np.int64)
 
 
+@with_call_hints(peer_names.MEMORY_STORE)
 class MemoryReader:
     """
     Read access to the memories of one namespace. Base class of `MemoryStore`.
@@ -246,6 +249,7 @@ class MemoryReader:
             MemoryNotFound: No memory has this id.
 
         """
+        self._shared.check()
         most, after = check_limit(limit), parse_cursor(cursor)
         if memory is None:
             return await self._list_links(most, after)
@@ -480,7 +484,7 @@ class MemoryReader:
         room = None if max_chars is None else check_limit(max_chars, name="max_chars")
         asked = SearchQuery.checked(
             query,
-            self._localize(self._conditions(where, type=type, topic=topic, since=since)),
+            self._conditions(where, type=type, topic=topic, since=since),
             superseded=superseded,
             min_relevance=min_relevance,
             as_of=self._time("as_of", as_of),
@@ -535,6 +539,7 @@ class MemoryReader:
             MemoryNotFound: No memory has this id.
 
         """
+        self._shared.check()
         if (memory is None) is (topic is None):
             raise InvalidArgument("history() needs either a memory or a topic", hint="history(topic='auth')")
         types = None if link_types is None else requests.check_link_types(link_types)
@@ -604,6 +609,7 @@ class MemoryReader:
             MemoryNotFound: No memory has this id.
 
         """
+        self._shared.check()
         request = TraversalRequest.checked(
             memory,
             link_types=link_types,
@@ -668,6 +674,7 @@ class MemoryReader:
         around: int | None = 0,
     ) -> T:
         """Run a reading plan on one memory. *ahead* prefetches the results of its queries."""
+        self._shared.check()
         checked = check_memory("memory", memory)
 
         def found(reader: Reader) -> T:
@@ -679,6 +686,7 @@ class MemoryReader:
 
     def _conditions(self, where: Filter | None, **direct: object) -> EngineFilter:
         """Return a filter and the conditions that are given directly in the engine's form."""
+        self._shared.check()
         return to_engine_filter(where, now=self._shared.now, **direct)
 
     def _localize(self, where: EngineFilter) -> EngineFilter:

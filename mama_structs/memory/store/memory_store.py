@@ -6,11 +6,14 @@ import asyncio
 import builtins
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import attrs
 
+import mama_structs  # Imported for the annotations. The names are resolved lazily, when type hints are evaluated.
+from mama_structs._internal import peer_names
 from mama_structs._internal import validation as _check
+from mama_structs._internal.call_hints import with_call_hints
 from mama_structs._internal.event_loop import is_model_call
 from mama_structs._internal.unset import UNSET, Unset
 from mama_structs._internal.validation import TimeInput
@@ -38,13 +41,11 @@ from mama_structs.memory.upkeep import erasure
 from mama_structs.memory.upkeep.namespace_services import NamespaceServices
 from mama_structs.provenance import Origin, get_inserted_provenance, is_tool_call
 
-if TYPE_CHECKING:
-    from mama_structs.refs.store.entries import Descriptor, Ref
-
-Evidences: TypeAlias = "str | Sequence[str | Memory | Ref | Descriptor]"
+Evidences: TypeAlias = "str | Sequence[str | Memory | mama_structs.Ref | mama_structs.Descriptor]"
 """Items of evidence: texts, memories or handles."""
 
 
+@with_call_hints(peer_names.MEMORY_STORE)
 class MemoryStore(MemoryReader):
     """
     The memories of one namespace. `Session.memories` is a `MemoryStore`.
@@ -479,7 +480,7 @@ class MemoryStore(MemoryReader):
         The decision, and what is based on it, is trusted no more than the reason.
 
         Args:
-            memory: The id of the decision.
+            memory: The decision or its id.
             outcome: ``"SUCCESS"``, ``"FAILED"`` or ``"PARTIAL"``.
             reason: The reason; required for a failure.
             at: The time of the outcome; None for now.
@@ -612,7 +613,7 @@ class MemoryStore(MemoryReader):
                 topic=before.topic or "untitled" if topic is None else topic,
                 reasoning=reasoning,
                 confidence=confidence,
-                supersedes=None if supersedes is None else check_memory("supersedes", supersedes),
+                supersedes=supersedes,
                 implements=check_memories("implements", implements),
                 links=links,
                 evidence=requests.check_evidence("evidence", evidence),
@@ -771,7 +772,7 @@ class MemoryStore(MemoryReader):
         if memories is None and asked.is_empty:
             hint = f"{method}(memory), or {method}(where=Filter(topic='auth'))"
             raise InvalidArgument(f"{method}() needs memories or where=", hint=hint)
-        ids = None if memories is None else check_memories("memories", memories)
+        ids = None if memories is None else check_memories("memories", memories, max_items=requests.MAX_DELETED)
         return ids, self._localize(to_engine_filter(asked, now=self._shared.now))
 
     def _end(self, name: str, value: object) -> datetime | None:

@@ -1,4 +1,4 @@
-"""Writes to the memories of one namespace: saves in batches, corrections and links."""
+"""Writes to the memories of one namespace: saves in batches, updates, links and deletions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from functools import partial
 from typing import Final
 
 import attrs
-import numpy as np
 
 from mama_structs.memory.graph.results import Results
 from mama_structs.memory.save import save_plan as saving
@@ -18,14 +17,13 @@ from mama_structs.memory.types.engine import (
     EmbedderRecord,
     EngineFilter,
     ProgressCallback,
-    Reader,
     Writer,
     write_in_transactions,
 )
 from mama_structs.memory.types.model import CreatedBy, Link, Memory
 from mama_structs.memory.types.requests import LinkRequest
 from mama_structs.memory.types.text_analysis import embedded_text
-from mama_structs.memory.upkeep.erasure import find_outcome_reasons
+from mama_structs.memory.upkeep.erasure import find_outcome_reasons, select_nodes
 from mama_structs.memory.upkeep.namespace_services import NamespaceServices
 from mama_structs.provenance import ORIGINS, Origin, get_inserted_provenance, least_trusted
 
@@ -108,29 +106,31 @@ async def link(
 
 
 async def delete(shared: NamespaceServices, ids: Sequence[str] | None, where: EngineFilter, *, dry_run: bool) -> int:
-    """Delete memories and the reasons of their outcomes, and return the number of memories; see `MemoryStore.delete`."""
-
-    def select(reader: Reader) -> list[str]:
-        found = np.sort(reader.window(where))
-        if ids is not None:
-            found = np.intersect1d(found, [saving.require_node(reader, memory_id) for memory_id in ids])
-        return reader.ids(found)
-
-    def delete_one(writer: Writer, memory_id: str) -> int:
-        node = writer.find(memory_id)
-        if node is None:
-            return 0
-        for reason in find_outcome_reasons(writer, [node]):
-            writer.delete(reason)
-        writer.delete(memory_id)
-        return 1
-
-    selected = await shared.read(select)
+    """Delete memories and the reasons of their outcomes, and return the number of memories without these reasons."""
+    if ids is not None and where == EngineFilter() and len(ids) <= SAVE_BATCH_SIZE and not dry_run:
+        # One transaction, so that the call deletes all of these memories or none.
+        return await shared.write(partial(_delete_all, ids=ids))
+    selected = await shared.read(lambda reader: reader.ids(select_nodes(reader, ids, where)))
     if dry_run:
         return len(selected)
-    return sum(
-        [
-            sum(some)
-            async for some in write_in_transactions(shared.write, selected, delete_one, max_items=SAVE_BATCH_SIZE)
-        ]
-    )
+    # Newest first, so that a selected outcome reason is counted before its decision deletes it.
+    steps = write_in_transactions(shared.write, selected[::-1], _delete_one, max_items=SAVE_BATCH_SIZE)
+    return sum([sum(some) async for some in steps])
+
+
+def _delete_all(writer: Writer, ids: Sequence[str]) -> int:
+    """Delete the memories, and return their number. Raise `MemoryNotFound` for an unknown id."""
+    writer.expect(lambda ahead: ahead.find_many(list(ids)))
+    selected = writer.ids(select_nodes(writer, ids, EngineFilter()))
+    return sum(_delete_one(writer, memory_id) for memory_id in selected[::-1])
+
+
+def _delete_one(writer: Writer, memory_id: str) -> int:
+    """Delete a memory and the reasons of its outcomes. Return 1, or 0 if the memory does not exist."""
+    node = writer.find(memory_id)
+    if node is None:
+        return 0
+    for reason in find_outcome_reasons(writer, [node]):
+        writer.delete(reason)
+    writer.delete(memory_id)
+    return 1

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 
 import attrs
 
+from mama_structs._internal.serialization import JsonMixin
+
 
 @attrs.frozen(kw_only=True)
-class NamespaceCopy:
+class NamespaceCopy(JsonMixin):
     """
     Counts and digests of one namespace in the copy.
 
@@ -28,15 +30,17 @@ class NamespaceCopy:
 
 
 @attrs.frozen(kw_only=True)
-class CopyReport:
+class CopyReport(JsonMixin):
     """
-    Result of `Session.copy`.
+    Result of `admin.copy`.
 
     Args:
         namespaces: Contents of the copy, for each copied namespace.
         damaged: A line for each item of the source that was unreadable and is missing in the copy.
 
     """
+
+    _json_properties = ("ok",)
 
     namespaces: tuple[NamespaceCopy, ...] = ()
     damaged: tuple[str, ...] = ()

@@ -9,7 +9,6 @@ Plans identify memories by *nodes*: integers that are valid within one plan only
 
 from __future__ import annotations
 
-import json
 import unicodedata
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -22,6 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs._internal.jsonable import canonical_json
 from mama_structs.errors import EmbedderMismatch
 from mama_structs.memory.types.model import (
     CREATORS,
@@ -38,6 +38,7 @@ from mama_structs.memory.types.model import (
     is_id,
     to_milliseconds,
 )
+from mama_structs.memory.types.namespace_erasure import NamespaceDeletion
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.sqlite_errors import Issue
 
@@ -49,6 +50,8 @@ Scores = NDArray[np.float32]
 Vectors = NDArray[np.float32]
 Query = str | Mapping[str, float]
 """A word query: a text, or its terms from `text_analysis.query_terms` if it is used repeatedly."""
+Position = tuple[int, int]
+"""Position in the order of creation: a time in milliseconds since 1970, and a node."""
 Direction = Literal["out", "in", "both"]
 """Direction of link traversal: to older memories (``out``), to newer ones (``in``), or both."""
 ProgressCallback = Callable[[int, int], object]
@@ -76,6 +79,9 @@ _SAMPLE_BITS: Final = 10
 _PAGE_MEMORIES: Final = 256
 MAX_DUPLICATES: Final = 64
 """Maximum number of duplicates examined per fingerprint. Hosts may store any number of them."""
+FILTER_NAMES_VERSION: Final = 1
+"""Version of the names that `filter_names` returns. Snapshots with names of another version are rejected."""
+# PostgreSQL limits the length of an index key.
 _MAX_FILTER_NAME_CHARS: Final = 200
 NEVER_EXPIRES_MS: Final = 2**63 - 1
 """End of validity of memories that never expire, in milliseconds since 1970."""
@@ -96,6 +102,11 @@ class RelevanceBounds:
 DISPLAY_BOUNDS: Final = RelevanceBounds()
 
 
+def _extra_key(extra: Mapping[str, Any] | None) -> object:
+    """Return a hashable key that is equal for equal conditions. Python's ``==`` would not distinguish 1 from True."""
+    return frozenset(canonical_json([key, value]) for key, value in extra.items()) if extra else None
+
+
 @attrs.frozen(kw_only=True)
 class EngineFilter:
     """
@@ -105,8 +116,12 @@ class EngineFilter:
     created in [since, until). *mentions*: it mentions all of these ids. *valid_at*: it has not expired at this time.
     *origins*: it has one of these origins. *trust*: it is at least as trusted as this origin. *evidence*: it cites all
     of these memories. *labels*: it is a record whose labels start with these, or equal them if *nested* is False.
-    *tags*: it has all of these tags. *source*, *outcome*, *created_by*: its metadata have these values. *extra*: its
-    extra data have equal values under these keys. *namespace*: it is in this namespace.
+    *tags*: it has all of these tags, after NFC normalization. *source*: it has this source, after NFC normalization.
+    *outcome*, *created_by*: its metadata have these values. *extra*: its extra data have JSON values under these keys
+    that are equal by the rules of `canonical_json`; the keys are compared without normalization.
+
+    *namespace*: it is in this namespace. An engine may ignore this condition, because its memories are all in one
+    namespace: the store reads only the namespaces that match, and removes the condition before it calls an engine.
     """
 
     types: frozenset[MemoryType] | None = None
@@ -124,24 +139,27 @@ class EngineFilter:
     source: str | None = None
     outcome: Outcome | None = None
     created_by: CreatedBy | None = None
-    extra: Mapping[str, Any] | None = attrs.field(default=None, hash=False)
+    extra: Mapping[str, Any] | None = attrs.field(default=None, eq=_extra_key)
     namespace: str | None = None
 
     @property
     def names(self) -> list[str]:
         """Filter names that a memory must have to match, in the form that `filter_names` returns."""
-        named = [*sorted(self.mentions or ()), *map(evidence_filter_name, sorted(self.evidence or ()))]
+        named = [_mention_filter_name(one) for one in sorted(self.mentions or ())]
+        named += map(evidence_filter_name, sorted(self.evidence or ()))
         if self.labels is not None:
             named.append(labels_filter_name(self.labels, nested=self.nested))
-        fields = (("source", self.source), ("outcome", self.outcome), ("created_by", self.created_by))
-        given = [(name, value) for name, value in fields if value is not None]
-        return [*named, *_field_filter_names(self.tags or (), given, self.extra or {})]
+        named += _metadata_filter_names(self.tags or (), self.source, self.outcome, self.created_by)
+        for key, value in (self.extra or {}).items():
+            # A value that no filter can match has a name that no memory has.
+            named.append(_extra_filter_name(key, value) or _field_filter_name("extra", ""))
+        return named
 
     def matches(self, memory: Memory) -> bool:
         """Return True if a memory satisfies all conditions."""
         return (
             (self.types is None or memory.type in self.types)
-            and (self.topic is None or (memory.topic is not None and to_nfc(memory.topic) == to_nfc(self.topic)))
+            and (self.topic is None or _is_same_text(memory.topic, self.topic))
             and (self.since is None or memory.created_at >= self.since)
             and (self.until is None or memory.created_at < self.until)
             and (self.mentions is None or self.mentions <= set(memory.mentions))
@@ -149,17 +167,22 @@ class EngineFilter:
             and (self.trust is None or ORIGINS.index(memory.trust) <= ORIGINS.index(self.trust))
             and (self.evidence is None or self.evidence <= set(memory.evidence))
             and (self.labels is None or labels_filter_name(self.labels, nested=self.nested) in filter_names(memory))
-            and (self.tags is None or set(self.tags) <= set(memory.tags))
-            and (self.source is None or memory.source == self.source)
+            and (self.tags is None or set(map(to_nfc, self.tags)) <= set(map(to_nfc, memory.tags)))
+            and (self.source is None or _is_same_text(memory.source, self.source))
             and (self.outcome is None or memory.outcome == self.outcome)
             and (self.created_by is None or memory.metadata.created_by == self.created_by)
-            and all(
-                key in memory.metadata.extra and _canonical_json(memory.metadata.extra[key]) == _canonical_json(value)
-                for key, value in (self.extra or {}).items()
-            )
+            and all(_has_extra(memory.metadata.extra, key, value) for key, value in (self.extra or {}).items())
             and (self.namespace is None or memory.namespace == self.namespace)
             and (self.valid_at is None or memory.valid_until is None or memory.valid_until > self.valid_at)
         )
+
+
+def _is_same_text(text: str | None, wanted: str) -> bool:
+    return text is not None and to_nfc(text) == to_nfc(wanted)
+
+
+def _has_extra(extra: Mapping[str, Any], key: str, value: object) -> bool:
+    return key in extra and canonical_json([key, extra[key]]) == canonical_json([key, value]) is not None
 
 
 def filter_names(memory: Memory) -> tuple[str, ...]:
@@ -167,49 +190,59 @@ def filter_names(memory: Memory) -> tuple[str, ...]:
     Return the names by which filters find a memory.
 
     These are its mentions, the memories that it cites as evidence, its tags, source, outcome, creator and extra data,
-    and the labels of a record.
+    and the labels of a record. The names of different conditions never collide: mentions begin with no NUL, ids and
+    labels with one, and all others with two.
     """
     own = memory.metadata
-    fields = (("source", memory.source), ("outcome", memory.outcome), ("created_by", own.created_by))
-    given = [(name, value) for name, value in fields if value is not None]
     named = (
-        *memory.mentions,
+        *map(_mention_filter_name, memory.mentions),
         *(evidence_filter_name(item) for item in memory.evidence if is_id(item)),
-        *_field_filter_names(memory.tags, given, own.extra),
+        *_metadata_filter_names(memory.tags, memory.source, memory.outcome, own.created_by),
+        *filter(None, (_extra_filter_name(key, value) for key, value in own.extra.items())),
     )
-    if not isinstance(memory.metadata, RecordMetadata):
+    if not isinstance(own, RecordMetadata):
         return named
-    labels = memory.metadata.labels
-    whole = (labels_filter_name(labels[:length]) for length in range(len(labels) + 1))
-    return (*named, *whole, labels_filter_name(labels, nested=False))
+    whole = (labels_filter_name(own.labels[:length]) for length in range(len(own.labels) + 1))
+    return (*named, *whole, labels_filter_name(own.labels, nested=False))
 
 
-def _field_filter_names(
-    tags: Iterable[str], fields: Iterable[tuple[str, str]], extra: Mapping[str, Any]
+def _metadata_filter_names(
+    tags: Iterable[str], source: str | None, outcome: str | None, created_by: str | None
 ) -> Iterator[str]:
-    """Yield the filter names of tags, of metadata fields and of extra data."""
-    # The prefix of two NULs prevents collisions with mentions and with the names that begin with one NUL.
+    """Yield the filter names of metadata fields."""
     for tag in tags:
-        yield f"\0\0tag={_bounded(tag)}"
-    for name, value in fields:
-        yield f"\0\0{name}={_bounded(value)}"
-    for key, value in extra.items():
-        yield f"\0\0extra:{_bounded(f'{len(key)}:{key}={_canonical_json(value)}')}"
+        yield _field_filter_name("tag", to_nfc(tag))
+    if source is not None:
+        yield _field_filter_name("source", to_nfc(source))
+    for field, value in (("outcome", outcome), ("created_by", created_by)):
+        if value is not None:
+            yield _field_filter_name(field, value)
 
 
-def _bounded(text: str) -> str:
-    """Return a short text unchanged, and the SHA-256 of a longer one, because indexes limit the length of a name."""
-    return text if len(text) <= _MAX_FILTER_NAME_CHARS else f"sha256:{sha256(text.encode()).hexdigest()}"
+def _extra_filter_name(key: str, value: object) -> str | None:
+    """Return the filter name of an item of extra data, or None if no filter can match the value."""
+    # Encode key and value as one JSON array, so that the end of the key is unambiguous.
+    text = canonical_json([key, value])
+    return None if text is None else _field_filter_name("extra", text)
 
 
-def _canonical_json(value: object) -> str:
-    """Return JSON text that is equal for equal values. The order of keys does not matter."""
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+def _field_filter_name(field: str, text: str) -> str:
+    """Return the filter name of a field's value. A long value is replaced with its SHA-256."""
+    if len(text) <= _MAX_FILTER_NAME_CHARS:
+        return f"\0\0{field}={text}"
+    # A different separator prevents collisions of hashes with short texts.
+    return f"\0\0{field}#{sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+def _mention_filter_name(mention: str) -> str:
+    """Return the filter name of a mentioned id."""
+    # A stored id has no control characters, but a filter may name any text.
+    return _field_filter_name("mention", mention) if mention.startswith("\0") else mention
 
 
 def evidence_filter_name(memory_id: str) -> str:
     """Return the filter name of the memories that cite this memory as evidence."""
-    # The NUL prefix prevents collisions with mentions, which cannot contain NUL.
+    # The NUL prefix prevents collisions with mentions.
     return f"\0{memory_id}"
 
 
@@ -390,7 +423,12 @@ class Prefetch(Protocol):
         """Prefetch `Reader.links_of_many`."""
 
     def window(
-        self, where: EngineFilter | None = None, *, newest_first: bool = True, limit: int | None = None
+        self,
+        where: EngineFilter | None = None,
+        *,
+        newest_first: bool = True,
+        after: Position | None = None,
+        limit: int | None = None,
     ) -> object:
         """Prefetch `Reader.window`."""
 
@@ -515,9 +553,24 @@ class Reader(Protocol):
         """Return each link, or None for an unknown id."""
 
     def window(
-        self, where: EngineFilter | None = None, *, newest_first: bool = True, limit: int | None = None
+        self,
+        where: EngineFilter | None = None,
+        *,
+        newest_first: bool = True,
+        after: Position | None = None,
+        limit: int | None = None,
     ) -> Nodes:
-        """Return the matching nodes, ordered by creation time and then in order of saving."""
+        """
+        Return the matching nodes, ordered by creation time in milliseconds and then in order of saving.
+
+        Args:
+            where: Conditions that the memories must satisfy.
+            newest_first: Reverses the order.
+            after: Return only nodes that are strictly after this position in the chosen order. No memory needs to be
+                there: the node -1 is before all memories of the millisecond, and a number above every node after them.
+            limit: Maximum number of nodes. An engine does not read the memories before *after*.
+
+        """
 
     def find_temporal_neighbours(self, nodes: Nodes, apart_ms: int) -> tuple[Nodes, Nodes]:
         """
@@ -718,7 +771,7 @@ class Engine(Protocol):
         """Return statistics about the stored data, known from the last operation. Thread-safe."""
 
 
-class Engines(Protocol):
+class Engines(NamespaceDeletion, Protocol):
     """Opens the namespaces of one store. Users of the same namespace share one engine."""
 
     async def namespaces(self) -> list[str]:
@@ -790,5 +843,5 @@ def embedder_mismatch(namespace: str, stored: EmbedderRecord, given: EmbedderRec
         stored=(stored.name, stored.fingerprint),
         given=(given.name, given.fingerprint),
         hint="open it with the embedder that made them, or change over with `mama-structs reembed` or "
-        "MemoryStore.reembed",
+        "mama_structs.admin.reembed()",
     )

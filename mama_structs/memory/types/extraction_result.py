@@ -7,17 +7,18 @@ from typing import Any
 import attrs
 
 from mama_structs._internal.reprs import bound_field_reprs
+from mama_structs._internal.serialization import JsonMixin
 from mama_structs.memory.types.model import Memory
 
 
 @attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class RejectedMemory:
+class RejectedMemory(JsonMixin):
     """
-    A proposed record that was not saved.
+    A proposed memory that was not saved.
 
     Args:
         reason: Why it was rejected.
-        record: The record as proposed.
+        proposal: The memory as proposed.
 
     """
 
@@ -26,17 +27,17 @@ class RejectedMemory:
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class ExtractionResult:
+class ExtractionResult(JsonMixin):
     """
-    Memories that `Session.remember` saved, merged and rejected.
+    Result of `Session.remember`: saved memories, duplicates and rejected proposals.
 
-    Falsy if nothing was saved or merged.
+    False in a boolean test if nothing was saved and nothing was a duplicate.
 
     Args:
-        new: Saved memories, each with its `Memory.noticed`.
-        merged: Existing memories that an exact duplicate repeated.
-        refused: Proposed records that were not saved.
-        passed_over: Number of messages that were skipped, because they only repeat recalled memories.
+        saved: Saved memories, each with its `Memory.warnings`.
+        duplicates: Existing memories that an exact duplicate repeated.
+        rejected: Proposed memories that were not saved.
+        skipped_messages: Number of messages that were skipped, because they only repeat recalled memories.
 
     """
 
@@ -49,4 +50,5 @@ class ExtractionResult:
         return bool(self.saved or self.duplicates)
 
     def __repr__(self) -> str:
-        return f"<Learned {len(self.saved)} new, {len(self.duplicates)} merged, {len(self.rejected)} refused>"
+        others = f"{len(self.duplicates)} duplicates, {len(self.rejected)} rejected"
+        return f"<ExtractionResult: {len(self.saved)} saved, {others}>"

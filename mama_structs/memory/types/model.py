@@ -14,7 +14,10 @@ from typing import Any, Final, Literal
 
 import attrs
 
+from mama_structs._internal import peer_names
+from mama_structs._internal.call_hints import with_call_hints
 from mama_structs._internal.reprs import ReprContent, ReprMixin, bound_field_reprs, join_texts
+from mama_structs._internal.serialization import JsonMixin
 
 # Re-exported from `provenance`, which defines them because refs use them too.
 from mama_structs.provenance import ORIGINS as ORIGINS  # noqa: PLC0414 - exported
@@ -61,7 +64,7 @@ class Outcome(enum.StrEnum):
 
 
 @attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class OutcomeChange:
+class OutcomeChange(JsonMixin):
     """
     One outcome in the history of a decision.
 
@@ -78,7 +81,7 @@ class OutcomeChange:
 
 
 @attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class DecisionMetadata:
+class DecisionMetadata(JsonMixin):
     """
     Metadata of a decision.
 
@@ -111,7 +114,7 @@ class DecisionMetadata:
 
 
 @attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class CheckpointMetadata:
+class CheckpointMetadata(JsonMixin):
     """
     Metadata of a checkpoint.
 
@@ -136,7 +139,7 @@ class CheckpointMetadata:
 
 
 @attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class InsightMetadata:
+class InsightMetadata(JsonMixin):
     """
     Metadata of an insight.
 
@@ -159,7 +162,7 @@ class InsightMetadata:
 
 
 @attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class ContextMetadata:
+class ContextMetadata(JsonMixin):
     """
     Metadata of a context.
 
@@ -180,7 +183,7 @@ class ContextMetadata:
 
 
 @attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class PreviousValue:
+class PreviousValue(JsonMixin):
     """
     A previous version of a record's value.
 
@@ -203,7 +206,7 @@ TEXT_SEPARATOR: Final = "\n\n"
 
 
 @attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class RecordMetadata:
+class RecordMetadata(JsonMixin):
     """
     Metadata of a record; see `RecordStore`.
 
@@ -212,7 +215,7 @@ class RecordMetadata:
         key: Its key under these labels.
         value: The stored value, as JSON data.
         version: Number of writes, starting at 1.
-        text_lengths: Number of characters of each searchable text, if there are several; they are separated by blank lines.
+        text_lengths: Number of characters of each searchable text, if there are several. A blank line separates them.
         history: Previous values, oldest first, if history was requested.
         created_by: Who saved it.
         extra: Fields stored by a later version or another program, preserved unchanged.
@@ -243,7 +246,7 @@ METADATA_TYPES: Final[Mapping[MemoryType, type[Metadata]]] = {
 
 
 @attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class PreviousText:
+class PreviousText(JsonMixin):
     """
     The text of a memory before a correction.
 
@@ -269,7 +272,7 @@ def with_text(memory: Memory, *, content: str, reasoning: str) -> Memory:
 
 
 @attrs.frozen
-class RelatedMemory:
+class RelatedMemory(JsonMixin):
     """
     An older memory that is related to a newly saved one.
 
@@ -284,7 +287,7 @@ class RelatedMemory:
 
 
 @attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class SaveWarnings:
+class SaveWarnings(JsonMixin):
     """
     Older memories that a newly saved one repeats, contradicts or replaces.
 
@@ -307,6 +310,7 @@ class SaveWarnings:
         return bool(self.duplicate_of or self.possible_conflicts or self.possible_replacements)
 
 
+@with_call_hints(peer_names.MEMORY)
 @attrs.frozen(kw_only=True, repr=False)
 class Memory(ReprMixin):
     """
@@ -435,7 +439,7 @@ class Memory(ReprMixin):
 
 
 @attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class LinkMetadata:
+class LinkMetadata(JsonMixin):
     """
     Metadata of a link.
 
@@ -652,9 +656,9 @@ def from_milliseconds(milliseconds: int) -> datetime:
 
 
 @attrs.frozen(kw_only=True)
-class MaintenanceReport:
+class MaintenanceReport(JsonMixin):
     """
-    Result of `MemoryStore.maintain`.
+    Result of `admin.maintain`.
 
     Args:
         pruned: Number of pruned links.

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
 import attrs
@@ -14,6 +14,8 @@ import msgspec
 
 from mama_structs._internal import validation as _check
 from mama_structs._internal.reprs import ReprContent, ReprMixin, bound_field_reprs
+from mama_structs._internal.serialization import JsonMixin
+from mama_structs._internal.validation import TimeInput
 from mama_structs.errors import InvalidArgument, StoreDamaged
 from mama_structs.memory.types.engine import KEY_PREFIX, Vectors, record_path
 from mama_structs.memory.types.model import (
@@ -32,6 +34,8 @@ from mama_structs.provenance import get_inserted_provenance, least_trusted
 
 RecordPlace = tuple[tuple[str, ...], str]
 """Labels and key that identify a record."""
+Labels: TypeAlias = str | Sequence[str]
+"""One label or several, the outermost first."""
 RecordPredicate = Callable[["Record"], bool]
 """Predicate that selects records."""
 
@@ -121,21 +125,21 @@ class RecordHit(ReprMixin):
 
 
 @attrs.frozen(field_transformer=bound_field_reprs)
-class NewRecord:
+class NewRecord(JsonMixin):
     """
     A record to write.
 
     Args:
-        labels: Labels under which it is stored: at most 32, each of 1 to 512 characters.
+        labels: Labels under which it is stored: one, or at most 32 as a sequence, each of 1 to 512 characters.
         key: Its key under these labels, of 1 to 1,024 characters.
         value: Its value as JSON data: dicts with text keys, lists, text, finite numbers, booleans, None.
         text: Searchable text. Several texts are embedded separately, and the best match counts. None for a record that
             no search finds.
-        created_at: When it was created (with a time zone), None for now. An existing record keeps its own time.
-        expires_at: When it expires (with a time zone), None for never.
+        created_at: When it was created, None for now. An existing record keeps its own time.
+        expires_at: When it expires; a timedelta counts from now, None means never.
         origin: Author of the record, as for `MemoryStore.save_decision`; None for the user.
         created_by: ``"user"``, ``"llm"`` or ``"system"``.
-        history: Whether to store the replaced value, see `RecordStore.history`.
+        keep_history: Whether to store the replaced value, see `RecordStore.history`.
         if_version: Write only if this is the present version, 0 for no record; None to write unconditionally.
 
     Raises:
@@ -143,12 +147,12 @@ class NewRecord:
 
     """
 
-    labels: Sequence[str]
+    labels: Labels
     key: str
     value: Any
     text: str | Sequence[str] | None = attrs.field(default=None, kw_only=True)
-    created_at: datetime | None = attrs.field(default=None, kw_only=True)
-    expires_at: datetime | None = attrs.field(default=None, kw_only=True)
+    created_at: TimeInput | None = attrs.field(default=None, kw_only=True)
+    expires_at: TimeInput | None = attrs.field(default=None, kw_only=True)
     origin: Origin | None = attrs.field(default=None, kw_only=True)
     created_by: CreatedBy = attrs.field(default="user", kw_only=True)
     keep_history: bool = attrs.field(default=False, kw_only=True)
@@ -186,8 +190,9 @@ class PreparedRecord:
 
 
 def check_labels(value: object, name: str = "labels") -> tuple[str, ...]:
-    """Validate labels and return them."""
-    labels = _check.check_texts(name, value, max_items=MAX_LABELS, max_chars=MAX_LABEL_CHARS)
+    """Validate labels and return them. A single text is one label."""
+    several = (value,) if isinstance(value, str) else value
+    labels = _check.check_texts(name, several, max_items=MAX_LABELS, max_chars=MAX_LABEL_CHARS)
     size = len(record_path(labels))
     if size > _MAX_PATH_CHARS:
         raise InvalidArgument(
@@ -210,8 +215,14 @@ def check_place(value: object, name: str = "place") -> RecordPlace:
     return check_labels(pair[0], f"{name}[0]"), check_key(pair[1], f"{name}[1]")
 
 
-def check_new_record(record: object, *, max_text: int, name: str = "record") -> PreparedRecord:
-    """Validate a `NewRecord`, except for checks that need the store."""
+def check_new_record(
+    record: object, *, max_text: int, name: str = "record", now: datetime | None = None
+) -> PreparedRecord:
+    """
+    Validate a `NewRecord`, except for checks that need the store.
+
+    *now* is the time to which a timedelta is relative; None for the system's clock.
+    """
     if not isinstance(record, NewRecord):
         raise InvalidArgument(f"{name} must be a NewRecord, got {type(record).__name__}")
     size = len(msgspec.json.encode(value := _check.check_json(f"{name}.value", record.value)))
@@ -226,13 +237,17 @@ def check_new_record(record: object, *, max_text: int, name: str = "record") -> 
         key=check_key(record.key, f"{name}.key"),
         value=value,
         texts=_check_texts(f"{name}.text", record.text, max_text),
-        created_at=None if record.created_at is None else _check.check_time(f"{name}.created_at", record.created_at),
-        expires_at=None if record.expires_at is None else _check.check_time(f"{name}.expires_at", record.expires_at),
+        created_at=_check_optional_time(f"{name}.created_at", record.created_at, now=now),
+        expires_at=_check_optional_time(f"{name}.expires_at", record.expires_at, now=now, in_future=True),
         origin=least_trusted([origin, *([] if inserted is None else [inserted.origin, inserted.trust])]),
         created_by=_check.check_choice(f"{name}.created_by", record.created_by, CREATORS),
-        history=_check.check_bool(f"{name}.history", record.keep_history),
+        history=_check.check_bool(f"{name}.keep_history", record.keep_history),
         if_version=None if record.if_version is None else _check.check_integer(f"{name}.if_version", record.if_version),
     )
+
+
+def _check_optional_time(name: str, value: object, *, now: datetime | None, in_future: bool = False) -> datetime | None:
+    return None if value is None else _check.check_time(name, value, now=now, in_future=in_future)
 
 
 def _check_texts(name: str, value: object, max_chars: int) -> tuple[str, ...]:

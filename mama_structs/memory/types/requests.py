@@ -35,6 +35,8 @@ T = TypeVar("T")
 MAX_TOPIC_CHARS: Final = 200
 MAX_ITEMS: Final = 1000
 MAX_LINKS: Final = 100
+MAX_DELETED: Final = 10_000
+"""Maximum number of memories that one call deletes or erases by their ids."""
 MAX_REQUEST_ID_CHARS: Final = MAX_ID_CHARS
 MAX_ITEM_CHARS: Final = 10_000
 MAX_EXTRA_KEYS: Final = 64
@@ -67,11 +69,11 @@ def check_memory(name: str, value: object) -> str:
     return check_id(name, value)
 
 
-def check_memories(name: str, value: object) -> tuple[str, ...]:
+def check_memories(name: str, value: object, *, max_items: int = MAX_LINKS) -> tuple[str, ...]:
     """Return the deduplicated ids of one memory or several, each given as for `check_memory`."""
     if isinstance(value, str) or isinstance(getattr(value, "memory", value), Memory):
         return (check_memory(name, value),)
-    several = _check.check_items(name, value, item_kind="memories", max_items=MAX_LINKS, item_noun="ids")
+    several = _check.check_items(name, value, item_kind="memories", max_items=max_items, item_noun="ids")
     return tuple(dict.fromkeys(check_memory(f"{name}[{position}]", one) for position, one in enumerate(several)))
 
 
@@ -137,10 +139,10 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], object]]] = {
     "confidence": _check.check_ratio,
     "supersedes": check_memory,
     "implements": check_memories,
-    "evidence": lambda name, value: check_evidence(name, value),
+    "evidence": check_evidence,
     "open_files": _check_texts,
     "next_steps": _check_texts,
-    "tags": lambda name, value: check_tags(name, value),
+    "tags": check_tags,
     "to_id": check_memory,
     "relationship": lambda _, value: check_relationship(value),
     "reason": partial(_check.check_text, max_chars=MAX_ITEM_CHARS),

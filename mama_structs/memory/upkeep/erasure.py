@@ -29,6 +29,7 @@ from mama_structs.memory.types.engine import (
     Direction,
     Engine,
     EngineFilter,
+    Nodes,
     ProgressCallback,
     Reader,
     Writer,
@@ -141,9 +142,7 @@ class EraseRequest:
 
     def candidates(self, reader: Reader) -> list[str]:
         """Return the ids of the memories that match all criteria except the source."""
-        found = np.sort(reader.window(self.where))
-        if self.ids is not None:
-            found = np.intersect1d(found, [saving.require_node(reader, memory_id) for memory_id in self.ids])
+        found = select_nodes(reader, self.ids, self.where)
         if self.about is not None:
             topic, mention = EngineFilter(topic=self.about), EngineFilter(mentions=frozenset({self.about}))
             found = np.intersect1d(found, np.union1d(reader.window(topic), reader.window(mention)))
@@ -303,6 +302,18 @@ async def _other_evidence_memories(engine: Engine, ids: Collection[str]) -> list
     every = await engine.read(lambda reader: reader.ids(np.sort(reader.window())))
     others = [one for one in every if one not in frozenset(ids)]
     return [memory async for memory in _iter_memories(engine, others) if evidence_digests(memory.evidence)]
+
+
+def select_nodes(reader: Reader, ids: Sequence[str] | None, where: EngineFilter) -> Nodes:
+    """
+    Return the nodes of the memories that have one of the ids and match the conditions, in order of saving.
+
+    None selects all ids. Raise `MemoryNotFound` for an unknown id.
+    """
+    if ids is None:
+        return np.sort(reader.window(where))
+    found = np.unique(np.array([saving.require_node(reader, memory_id) for memory_id in ids], np.int64))
+    return found if where == EngineFilter() else np.intersect1d(found, reader.window(where))
 
 
 def find_outcome_reasons(reader: Reader, nodes: list[int]) -> list[str]:

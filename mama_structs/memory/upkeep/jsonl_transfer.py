@@ -409,7 +409,7 @@ class _ImportBatch:
     """Result of one transaction of an import, and the work that it left for the next transaction."""
 
     added: int = 0
-    known: int = 0
+    existing: int = 0
     dropped_links: int = 0
     # Links whose targets are memories of later lines.
     waiting: list[Link] = attrs.field(factory=list)
@@ -443,7 +443,7 @@ class _Import:
                 records = records if as_they_are else await self._embed_new(records)
                 contents = {one.content: one.text for one in lines if isinstance(one, TextLine)}
                 done.update(await self._store_chunk(records, contents))
-                self._report_progress(done["added"] + done["known"])
+                self._report_progress(done["added"] + done["existing"])
         done["dropped_links"] += sum(map(len, self.waiting.values()))
         return JsonlImport(**done, embedded=0 if as_they_are else done["added"])
 
@@ -485,11 +485,11 @@ class _Import:
                 contents[digest] = await run_in_own_thread(lambda wanted=digest: self.file.text(wanted))  # type: ignore[misc]  # bound
             for link in taken.waiting:
                 self.waiting.setdefault(link.to_id, []).append(link)
-            for one in rest[: taken.known + taken.added]:
+            for one in rest[: taken.existing + taken.added]:
                 for link in self.waiting.pop(one.memory.id, ()):
                     awaited.setdefault(link.from_id, []).append(link)
-            rest = rest[taken.known + taken.added :]
-            figures.update(added=taken.added, known=taken.known, dropped_links=taken.dropped_links)
+            rest = rest[taken.existing + taken.added :]
+            figures.update(added=taken.added, existing=taken.existing, dropped_links=taken.dropped_links)
         # Group the links by source memory, because adding a link rewrites its whole source memory.
         async for dropped in write_in_transactions(
             self.engine.write, [*awaited.items()], _put_links_and_lower, max_items=CHUNK_LINES
@@ -598,7 +598,7 @@ class _Import:
         else:
             if ready:
                 _put_links_and_lower(writer, (memory.id, ready))
-            taken.known += 1
+            taken.existing += 1
 
     def _lower_users(self, writer: Writer, memory: Memory) -> None:
         """Lower the trust of earlier imported memories that use the new memory as evidence."""

@@ -54,8 +54,8 @@ class CopyDigest:
         return {kind: found.hexdigest() for kind, found in self._hashes.items()}
 
 
-def raise_store_differs(namespace: str, what: str, ids: Sequence[str], *, hint: str = DEFAULT_HINT) -> NoReturn:
-    """Raise `StoreDiffers` for a copy that differs from its source. The message names up to three ids."""
+def raise_store_mismatch(namespace: str, what: str, ids: Sequence[str], *, hint: str = DEFAULT_HINT) -> NoReturn:
+    """Raise `StoreMismatch` for a copy that differs from its source. The message names up to three ids."""
     named = ", ".join(f"{one!r:.100}" for one in ids[:MAX_MESSAGE_IDS]) + (
         f" and {len(ids) - MAX_MESSAGE_IDS} more" * (len(ids) > MAX_MESSAGE_IDS)
     )
@@ -113,7 +113,7 @@ class NamespaceCopier:
             self.report_progress(len(page.lines))
         await self._compare()
         if before != await self.source.read(lambda reader: reader.change):
-            raise_store_differs(self.source.namespace, "is not of one moment: the source was written to meanwhile", [])
+            raise_store_mismatch(self.source.namespace, "is not of one moment: the source was written to meanwhile", [])
         await self._list_damage()
 
     async def _notes(self) -> AsyncIterator[Mapping[str, str]]:
@@ -150,13 +150,13 @@ class NamespaceCopier:
         ids, names = await self.target.read(lambda reader: (reader.ids(reader.window()), reader.note_names()))
         found = await self.source.read(lambda reader: reader.find_many(ids))
         if others := [one for one, node in zip(ids, found, strict=True) if node is None]:
-            raise_store_differs(name, "has memories that the source has not", others)
+            raise_store_mismatch(name, "has memories that the source has not", others)
         others = await self.source.read(lambda reader: sorted({*names}.difference(reader.note_names())))
         async for notes in self._notes():
             there = await self.target.read(lambda reader: reader.notes_by_name([*notes]))  # noqa: B023 - awaited
             others += [one for one, text in there.items() if notes[one] != text]
         if others:
-            raise_store_differs(name, "has notes that the source has not", others)
+            raise_store_mismatch(name, "has notes that the source has not", others)
         async for page in iter_export_pages(self.source):
             whole = await self._without_dropped_links(page)
             await self.target.read(lambda reader: self._find_missing_links(reader, whole))  # noqa: B023 - awaited
@@ -242,7 +242,7 @@ class NamespaceCopier:
             writer.put_new(made, lambda _nodes: links)
         except KeyError as error:
             hint = "rebuild or restore it, or copy into a new place"
-            raise_store_differs(
+            raise_store_mismatch(
                 self.source.namespace, "has lost texts that its memories name", [str(error.args[0])], hint=hint
             )
 
@@ -261,7 +261,7 @@ class NamespaceCopier:
                     others.append(one.memory.id)
                 lacking[one.memory.id] = [link for link in one.links if link.id not in there]
         if others:
-            raise_store_differs(
+            raise_store_mismatch(
                 self.source.namespace, "has memories of the same ids with other content, links or vectors", others
             )
         return lacking
@@ -314,11 +314,11 @@ class NamespaceCopier:
         written = {one: serialize_memory(have.memory, have.links, have.vectors) for one, have in stored.items()}
         wanted = {one.memory.id: serialize_memory(one.memory, one.links, one.vectors) for one in whole}
         if others := [one for one in wanted if written.get(one) != wanted[one]]:
-            raise_store_differs(name, "lacks memories, or has them otherwise", others)
+            raise_store_mismatch(name, "lacks memories, or has them otherwise", others)
         if list(written) != list(wanted) or not is_next:
-            raise_store_differs(name, "has the memories in another order", list(wanted))
+            raise_store_mismatch(name, "has the memories in another order", list(wanted))
         if others := [one for exported in whole for one in exported.texts if texts[one] != exported.texts[one]]:
-            raise_store_differs(name, "has other texts", others)
+            raise_store_mismatch(name, "has other texts", others)
         for one in whole:
             self.digest.add("memories", serialize_memory(one.memory, (), one.vectors))
             for link in sorted(one.links, key=lambda link: (link.created_at, link.id)):
@@ -337,7 +337,7 @@ class NamespaceCopier:
         count, names = await self.target.read(lambda reader: (reader.count(), reader.note_names()))
         if count != self.digest.counts["memories"] or others or len(names) != self.digest.counts["notes"]:
             counted = [f"{count} memories", f"{len(names)} notes"]
-            raise_store_differs(self.source.namespace, "has more or less than the source", counted)
+            raise_store_mismatch(self.source.namespace, "has more or less than the source", counted)
 
     def _first_and_last_node(self, reader: Reader, items: Sequence[MemoryExport]) -> list[int]:
         """Return the lowest and the highest node of the existing items, or an empty list if none exists."""

@@ -1,4 +1,4 @@
-"""Public views of stored conversations: `ConversationInfo` and `Conversations`."""
+"""Public view of a stored conversation."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from datetime import datetime
 import attrs
 
 from mama_structs._internal.reprs import format_count
+from mama_structs._internal.serialization import JsonMixin
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class ConversationInfo:
+class ConversationInfo(JsonMixin):
     """
     A conversation with at least one stored change.
 
     Args:
         name: The name that `Session.open` accepts to reopen it.
         created_at: When it began (UTC).
-        used_at: When it was last opened, changed or closed (UTC); None if that row is damaged.
-        handles: The number of its refs and descriptors; each version of a ref counts.
+        last_used_at: When it was last opened, changed or closed (UTC); None if that row is damaged.
+        handle_count: The number of its refs and descriptors; each version of a ref counts.
         bytes: The total size of their texts in bytes (UTF-8), deduplicated.
         is_open: Whether a session of this or another process has it open.
 

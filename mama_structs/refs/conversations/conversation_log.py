@@ -49,6 +49,10 @@ _DEFAULT_NAMESPACE: Final = "default"
 START_PREFIX: Final = "conversations/"
 TEXT_PREFIX: Final = "texts/"
 CHANGE_PREFIX: Final = "refs/"
+USED_PREFIX: Final = "used/"
+RECALL_LOG_PREFIX: Final = "told/"
+ROW_PREFIXES: Final = (START_PREFIX, USED_PREFIX, CHANGE_PREFIX, RECALL_LOG_PREFIX)
+"""Key prefixes of the rows of conversations. A key part follows each of them."""
 RECLAIM_PENDING_KEY: Final = "deleted"
 # The store limits the length of keys, so a longer part is replaced with its hash.
 _MAX_KEY_PART_CHARS: Final = 600
@@ -92,12 +96,12 @@ class ConversationKey:
     @property
     def used_key(self) -> str:
         """The key of the row with the time of the last use."""
-        return f"used/{self.key_part}"
+        return f"{USED_PREFIX}{self.key_part}"
 
     @property
     def recall_log_prefix(self) -> str:
         """The key prefix of the recall log rows."""
-        return f"told/{self.key_part}/"
+        return f"{RECALL_LOG_PREFIX}{self.key_part}/"
 
     @property
     def changes(self) -> str:
@@ -109,6 +113,18 @@ def parse_conversation_part(key: str) -> str | None:
     """Return the conversation part of a row key, or None for a row without one."""
     found = _CONVERSATION_ROW_KEY.match(key)
     return found["part"] if found else None
+
+
+def key_part_prefix(namespace: str) -> str:
+    """Return the text with which the key parts of a namespace begin, empty for the default namespace."""
+    return "" if namespace == _DEFAULT_NAMESPACE else f"{quote(namespace, safe='')}%."
+
+
+def is_key_part_of(part: str, namespace: str) -> bool:
+    """Return True if a key part shows that its conversation belongs to a namespace. A hashed part does not."""
+    if namespace == _DEFAULT_NAMESPACE:
+        return "%." not in part
+    return part.startswith(key_part_prefix(namespace))
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", forbid_unknown_fields=True):
@@ -353,7 +369,7 @@ def require_start_row(row: bytes | DamagedRow, key: ConversationKey, directory: 
             f"the beginning of the conversation {key.name!r:.80} is damaged: {start.reason}",
             file=directory,
             findings=(key.start,),
-            hint="open another conversation; check() lists what is damaged",
+            hint="open another conversation; admin.check() lists the damage",
         )
     return start
 

@@ -14,22 +14,30 @@ from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Final, cast
 
+import attrs
 import msgspec
 
 from mama_structs.errors import InvalidArgument, StoreDamaged
 from mama_structs.refs.conversations.conversation_info import ConversationInfo
 from mama_structs.refs.conversations.conversation_log import (
+    CHANGE_PREFIX,
     ENCODER,
+    RECALL_LOG_PREFIX,
     RECLAIM_PENDING_KEY,
+    ROW_PREFIXES,
     START_PREFIX,
     TEXT_PREFIX,
+    USED_PREFIX,
     ConversationKey,
     DeleteRecord,
     StartRecord,
     decode_start_row,
+    is_key_part_of,
+    key_part_prefix,
     load,
     parse_change,
     parse_changes,
+    parse_conversation_part,
     read_lineage,
     require_start_row,
 )
@@ -180,11 +188,86 @@ async def move_conversation(storage: RowStorage, source: ConversationKey, target
     return held.usage.handles
 
 
+@attrs.frozen
+class DeletedConversations:
+    """Number of deleted conversations, and of texts that were deleted with them."""
+
+    conversations: int
+    texts: int
+
+
+def delete_namespace_rows(rows: Rows, namespace: str, directory: str, *, shares_rows: bool) -> DeletedConversations:
+    """
+    Delete all conversations of a namespace, including those with damaged rows.
+
+    Forks in other namespaces receive the changes that they inherit. If *shares_rows* is True, *rows* also contains
+    other namespaces. Then `reclaim` must delete the unreferenced texts afterwards.
+
+    Raises:
+        StoreDamaged: A change that a fork in another namespace inherits cannot be read.
+
+    """
+    parts = _find_key_parts(rows, namespace)
+    if not shares_rows:
+        text_count = len(rows.keys(TEXT_PREFIX))
+        for prefix in (*ROW_PREFIXES, TEXT_PREFIX):
+            rows.delete_prefix(prefix)
+        rows.delete(RECLAIM_PENDING_KEY)
+        return DeletedConversations(len(parts), text_count)
+    _detach_foreign_forks(rows, namespace, directory)
+    for part in parts:
+        rows.delete_prefix(f"{CHANGE_PREFIX}{part}/")
+        rows.delete_prefix(f"{RECALL_LOG_PREFIX}{part}/")
+        rows.delete(f"{START_PREFIX}{part}")
+        rows.delete(f"{USED_PREFIX}{part}")
+    if parts:
+        rows.put(RECLAIM_PENDING_KEY, b"")
+    return DeletedConversations(len(parts), 0)
+
+
+def _find_key_parts(rows: Rows, namespace: str) -> list[str]:
+    """Return the key parts of the conversations of a namespace, even if their start rows are damaged."""
+    # The start row names the namespace of a conversation whose key part is a hash.
+    found = dict.fromkeys(start.key.key_part for start in read_start_rows(rows, namespace))
+    for prefix in ROW_PREFIXES:
+        parts = (parse_conversation_part(key) for key in rows.keys(f"{prefix}{key_part_prefix(namespace)}"))
+        found |= dict.fromkeys(part for part in parts if part is not None and is_key_part_of(part, namespace))
+    return list(found)
+
+
+def _detach_foreign_forks(rows: Rows, namespace: str, directory: str) -> None:
+    """Copy inherited changes to forks in other namespaces until none has an ancestor in this namespace."""
+    seen: set[tuple[ConversationKey, ConversationKey]] = set()
+    while True:
+        inheriting = {
+            (start.key, start.parent_key)
+            for start in read_start_rows(rows)
+            if start.parent_key is not None and start.namespace != namespace == start.parent_key.namespace
+        }
+        # Damaged rows may form a cycle of parents.
+        if inheriting <= seen:
+            return
+        seen |= inheriting
+        for parent in {parent for _, parent in inheriting}:
+            why = "forks in other namespaces need them, and nothing was deleted"
+            _detach_forks(rows, parent, rows.items(parent.changes), directory, why=why, except_in=namespace)
+
+
 def _detach_forks(
-    rows: Rows, key: ConversationKey, changes: list[tuple[str, bytes | DamagedValue]], directory: str, *, why: str
+    rows: Rows,
+    key: ConversationKey,
+    changes: list[tuple[str, bytes | DamagedValue]],
+    directory: str,
+    *,
+    why: str,
+    except_in: str | None = None,
 ) -> None:
-    """Copy the inherited changes to all forks of a conversation, so that the conversation can be removed."""
-    forks = [start for start in read_start_rows(rows) if start.parent_key == key]
+    """
+    Copy the inherited changes to all forks of a conversation, so that the conversation can be removed.
+
+    Forks in the namespace *except_in* are left out.
+    """
+    forks = [start for start in read_start_rows(rows) if start.parent_key == key and start.namespace != except_in]
     if not forks:
         return
     _check_undamaged(changes, key, directory, why)
@@ -267,5 +350,5 @@ def _check_undamaged(
             f"changes of the conversation {key.name!r:.80} are damaged: {why}",
             file=directory,
             findings=damaged,
-            hint="what can be read can be read where it is; check() lists what is damaged",
+            hint="admin.check() lists the damage; undamaged entries can still be read",
         )

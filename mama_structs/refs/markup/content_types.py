@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 import attrs
 
+from mama_structs._internal.serialization import JsonMixin
 from mama_structs.refs.markup.fences import FencedBlock, find_fenced_blocks, parse_language
 from mama_structs.refs.markup.parser import RefEnd, RefParser, RefStart, is_ref_id
 
@@ -260,7 +261,7 @@ _AFTER_NAME: Final = re.compile(
 
 
 @attrs.frozen
-class Suggestion:
+class Suggestion(JsonMixin):
     """A suggested id for a code block outside of refs. Positions and lines count from 1."""
 
     id: str

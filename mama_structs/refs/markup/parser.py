@@ -35,6 +35,7 @@ from typing import Final, Literal
 import attrs
 
 from mama_structs._internal.reprs import bound_field_reprs
+from mama_structs._internal.serialization import JsonMixin
 from mama_structs.errors import InvalidArgument, SessionClosed
 from mama_structs.refs.markup.fences import MAX_FENCE_INDENT, MAX_RUN_CHARS, MAX_SPAN_CHARS, MIN_FENCE_CHARS, Fence
 
@@ -105,14 +106,14 @@ _NOTE_KINDS: Final = frozenset({"nested", "new_version"})
 
 
 @attrs.frozen(field_transformer=bound_field_reprs)
-class PlainText:
+class PlainText(JsonMixin):
     """Text outside of refs, unchanged; never empty."""
 
     text: str
 
 
 @attrs.frozen(field_transformer=bound_field_reprs)
-class RefStart:
+class RefStart(JsonMixin):
     """
     Start of a ref. Attribute names are in lower case.
 
@@ -125,16 +126,16 @@ class RefStart:
 
 
 @attrs.frozen(field_transformer=bound_field_reprs)
-class RefText:
+class RefText(JsonMixin):
     """Text inside open refs, unchanged, including its first and last line breaks; never empty."""
 
     text: str
 
 
 @attrs.frozen(field_transformer=bound_field_reprs)
-class RefEnd:
+class RefEnd(JsonMixin):
     """
-    End of the innermost open ref. *complete* is False if the text ended first.
+    End of the innermost open ref. *is_complete* is False if the text ended first.
 
     *position* is the first position after the ref, counted from 1.
     """
@@ -145,7 +146,7 @@ class RefEnd:
 
 
 @attrs.frozen(field_transformer=bound_field_reprs)
-class Diagnostic:
+class Diagnostic(JsonMixin):
     """A problem with a tag at *position* (from 1). *message* is addressed to the model."""
 
     kind: DiagnosticKind

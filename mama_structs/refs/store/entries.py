@@ -8,11 +8,12 @@ from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from itertools import islice
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 import attrs
 
 from mama_structs._internal.reprs import ReprContent, ReprMixin, format_count
+from mama_structs._internal.serialization import JsonMixin
 from mama_structs.errors import (
     HandleDamaged,
     HandleNotFound,
@@ -150,7 +151,7 @@ class Ref(_StoredText):
         version: From 1; reusing an id creates the next version.
         category: ``code``, ``data`` or ``text``, from the attributes or else from the content.
         attributes: The other attributes of the tag, by lower-case name.
-        complete: False if the answer ended before the tag was closed.
+        is_complete: False if the answer ended before the tag was closed.
         created_at: When it was stored (UTC).
         page_size: Characters per page.
         content: The original marked text. Reading, counting and writing use `body` instead.
@@ -158,6 +159,8 @@ class Ref(_StoredText):
         trust: The least trusted origin of the text and of the texts that it is based on.
 
     """
+
+    _json_properties = ("handle", "versioned_handle")
 
     id: str
     version: int
@@ -213,6 +216,8 @@ class Descriptor(_StoredText):
         trust: As for `Ref`.
 
     """
+
+    _json_properties = ("handle",)
 
     number: int
     source: str
@@ -322,6 +327,8 @@ class DamagedEntry:
 
 
 Entry = Ref | Descriptor
+HandleLike: TypeAlias = str | Ref | Descriptor
+"""A handle, or the entry itself. A `Ref` means its own version, and not the newest one."""
 Slot = Entry | DeletedEntry | DamagedEntry
 
 
@@ -346,7 +353,7 @@ class ForkableMap(ChainMap[K, V]):
 
 
 @attrs.frozen
-class Usage:
+class Usage(JsonMixin):
     """
     Handles and bytes that a conversation uses, and their limits.
 
@@ -559,19 +566,29 @@ class Entries:
 
 
 def with_kind(handle: Any) -> Any:
-    """Add the prefix "ref:" to a ref id without one. Return other handles unchanged."""
+    """
+    Return the handle of a `HandleLike`.
+
+    Adds the prefix "ref:" to a ref id without one. The handle of a ref names its version. Values of other types are
+    returned unchanged.
+    """
+    if isinstance(handle, Ref | Descriptor):
+        return handle.versioned_handle
     return f"ref:{handle}" if isinstance(handle, str) and ":" not in handle else handle
 
 
-def as_ref(entry: Entry, ref_id: str) -> Ref:
+def as_ref(entry: Entry, ref_id: HandleLike) -> Ref:
     """Return the entry if it is a ref, or raise `InvalidHandle`."""
     if not isinstance(entry, Ref):
-        raise InvalidHandle(f"{ref_id} is no ref", handle=ref_id, hint="only refs have versions: ref:<id>")
+        handle = with_kind(ref_id)
+        raise InvalidHandle(f"{handle} is no ref", handle=handle, hint="only refs have versions: ref:<id>")
     return entry
 
 
 def id_in(text: object) -> str:
     """Return the id of a ref, or raise `InvalidHandle`."""
+    if isinstance(text, Ref):
+        return text.id
     name = parse_ref_id(text.removeprefix("ref:")) if isinstance(text, str) else None
     if name is None:
         raise InvalidHandle(f"{repr_short(text)} is no id of a ref", handle=f"{text!s:.80}", hint=f"an id is {ID_RULE}")

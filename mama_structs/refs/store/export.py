@@ -27,6 +27,7 @@ from typing import Final, Literal
 
 import attrs
 
+from mama_structs._internal.serialization import JsonMixin
 from mama_structs.errors import (
     DescriptorError,
     ExportDenied,
@@ -106,7 +107,7 @@ _OTHER_NAME_HINT: Final = "choose another name"
 
 
 @attrs.frozen(kw_only=True)
-class FileResult:
+class FileResult(JsonMixin):
     """
     The result of an export.
 
@@ -156,6 +157,7 @@ class ExportRequest:
     by_model: bool = attrs.field(default=False, kw_only=True)
     allow_hidden: bool = attrs.field(default=False, kw_only=True)
     data: bytes = attrs.field(default=b"", init=False)  # the text in UTF-8, set after validation
+    root: str | None = attrs.field(default=None, init=False)  # the directory for files, set when the export begins
 
     @property
     def displayed_path(self) -> str:
@@ -169,7 +171,11 @@ class ExportRequest:
 
     def error(self, kind: type[ExportError], rule: str, hint: str | None = None) -> ExportError:
         """Return an error about the file's path."""
-        return kind(f"{self.displayed_path} {rule}", path=self.path, handle=self.handle, hint=hint)
+        return self._make_error(kind, f"{self.displayed_path} {rule}", hint)
+
+    def _make_error(self, kind: type[ExportError], message: str, hint: str | None) -> ExportError:
+        place = {"root": self.root} if issubclass(kind, PathDenied) else {}
+        return kind(message, path=self.path, handle=self.handle, hint=hint, **place)
 
     def path_denied_error(self, rule: str, hint: str = _RELATIVE_PATH_HINT) -> ExportError:
         """Return the error for a path that must not be written."""
@@ -190,7 +196,7 @@ class ExportRequest:
             )
         for numbers, kind, message, hint in _ERRNO_ERRORS:
             if error.errno in numbers:
-                return kind(message.format(self.displayed_path, said), path=self.path, handle=self.handle, hint=hint)
+                return self._make_error(kind, message.format(self.displayed_path, said), hint)
         return self.error(ExportError, f"was not written: {said}")
 
     def check_may_create(self) -> None:
@@ -242,6 +248,7 @@ def export(order: ExportRequest, *, root: Path, kept: Path | None = None) -> Fil
     of the file's own kind is added where the text would share a line with existing content. Complete lines also end
     with one.
     """
+    order.root = os.fspath(root)
     _check_path(order)
     _check_parameters(order)
     try:

@@ -12,6 +12,7 @@ import attrs
 
 from mama_structs._internal.offload import MAX_SYNC_CHARS, MAX_SYNC_REFS, InputSize, check_sync_size, measure_input
 from mama_structs._internal.reprs import bound_field_reprs
+from mama_structs._internal.serialization import JsonMixin
 from mama_structs.errors import InvalidArgument, SessionClosed
 from mama_structs.refs.markup.parser import (
     Diagnostic,
@@ -193,7 +194,7 @@ class RefCollector:
 
 
 @attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class ObservedMessage:
+class ObservedMessage(JsonMixin):
     """
     The content of one message of a model.
 
@@ -201,8 +202,8 @@ class ObservedMessage:
         refs: The stored refs, in order of their opening tags.
         diagnostics: Problems with tags, in order of positions. Report them to the model.
         text: The complete original text.
-        visible: The text without the tags of refs, for people.
-        compact: The text with ``<ref id="x" lines="30"/>`` in place of each stored ref, for the message history.
+        visible_text: The text without the tags of refs, for people.
+        compact_text: The text with ``<ref id="x" lines="30"/>`` in place of each stored ref, for the message history.
             Such a tag stores nothing when it is parsed again.
 
     """

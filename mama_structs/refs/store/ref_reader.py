@@ -9,13 +9,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, get_args
 
+from mama_structs._internal import peer_names
+from mama_structs._internal.call_hints import with_call_hints
 from mama_structs._internal.event_loop import LoopGuard, run_in_own_thread
 from mama_structs._internal.offload import InputSize, check_sync_size
 from mama_structs._internal.reprs import format_entries, format_heading, wrap_html
 from mama_structs.errors import InvalidParameter, SessionClosed, WrongLoop, repr_short
 from mama_structs.refs.markup.content_types import Category, Suggestion, suggest_ids
 from mama_structs.refs.store.editing import make_unified_diff
-from mama_structs.refs.store.entries import Descriptor, Entries, Entry, Ref, Usage, as_ref, with_kind
+from mama_structs.refs.store.entries import Descriptor, Entries, Entry, HandleLike, Ref, Usage, as_ref, with_kind
 from mama_structs.refs.store.export import ExportMode, ExportRequest, FileResult, export
 from mama_structs.refs.store.render import Rendering, render_instructions
 from mama_structs.refs.store.text import Excerpt, Mode, read_excerpt
@@ -26,6 +28,7 @@ _CATEGORIES: Final = get_args(Category)
 IN_THREAD_HINT: Final = "await refs.run_in_thread(lambda refs: refs.{})"
 
 
+@with_call_hints(peer_names.REF_STORE)
 class RefReader:
     """Reads the entries of a ref store without changing them. The subclass `RefStore` sets the attributes."""
 
@@ -78,17 +81,23 @@ class RefReader:
         """Return the time of the store's clock."""
         return self._clock()
 
-    def get(self, handle: str) -> Ref | Descriptor:
-        """Return the entry of a handle. An id without ``ref:`` is the id of a ref."""
+    def get(self, handle: HandleLike) -> Ref | Descriptor:
+        """
+        Return the entry of a handle.
+
+        Args:
+            handle: The handle, a `Ref` or a `Descriptor`. A text without ``ref:`` or ``fd:`` is the id of a ref.
+
+        """
         return self._find(handle)
 
-    def diff(self, before: str, after: str) -> str:
+    def diff(self, before: HandleLike, after: HandleLike) -> str:
         """
         Return a unified diff between two handles, or "" if their texts are equal.
 
         Args:
-            before: The handle of the older text.
-            after: The handle of the newer text.
+            before: The handle of the older text, as for `get`.
+            after: The handle of the newer text, as for `get`.
 
         Raises:
             InvalidArgument: The texts have more than 1,000,000 characters or 10,000 lines, see `run_in_thread`.
@@ -110,7 +119,7 @@ class RefReader:
             InvalidArgument: It has more than 1,000,000 characters, see `run_in_thread`.
 
         """
-        self._check_size("text", text, call="suggest(text)")
+        self._check_size("text", text, call="suggest_refs(text)")
         taken = {entry.id for entry in self._entries.iter_entries() if isinstance(entry, Ref)}
         return suggest_ids(text, used_ids=taken)
 
@@ -138,25 +147,33 @@ class RefReader:
         self._check_open()
         return tuple(entry for entry in self._entries.iter_entries() if isinstance(entry, Descriptor))
 
-    def versions(self, ref_id: str) -> tuple[str, ...]:
+    def versions(self, ref_id: HandleLike) -> tuple[str, ...]:
         """
         Return the handles of all versions of a ref, oldest first.
 
         Args:
-            ref_id: With or without ``ref:``.
+            ref_id: A ref, or its id with or without ``ref:``.
 
         """
         entry = self.get(ref_id)
         return self._entries.versions(entry.id) if isinstance(entry, Ref) else (entry.handle,)
 
     def read(
-        self, handle: str, *, mode: Mode = "page", start: int = 1, count: int = 1, read_all: bool = False
+        self,
+        handle: HandleLike,
+        *,
+        page: int | None = None,
+        mode: Mode = "page",
+        start: int = 1,
+        count: int = 1,
+        read_all: bool = False,
     ) -> Excerpt:
         """
         Return pages, lines or characters of a text. All count from 1.
 
         Args:
-            handle: ``fd:<n>``, ``ref:<id>`` or ``ref:<id>@<version>``.
+            handle: ``fd:<n>``, ``ref:<id>`` or ``ref:<id>@<version>``, a `Ref` or a `Descriptor`.
+            page: The first page to read. It replaces *mode* and *start*.
             mode: The unit of *start* and *count*.
             start: The first unit to read.
             count: The number of units; fewer are read at the end of the content.
@@ -168,10 +185,20 @@ class RefReader:
         Raises:
             InvalidPage: There is no such page; the error has the valid range.
             InvalidRange: There is no such line or character.
-            InvalidParameter: *mode*, *start* or *count* is invalid.
+            InvalidParameter: *mode*, *start* or *count* is invalid, or *page* is given together with *mode*, *start* or
+                *read_all*.
 
         """
         entry = self._find(handle)
+        if page is not None:
+            if mode != "page" or start != 1 or read_all:
+                raise InvalidParameter(
+                    "page cannot be combined with mode, start or read_all",
+                    parameter="page",
+                    handle=entry.versioned_handle,
+                    hint="read(handle, page=2), or read(handle, mode='line', start=120, count=40)",
+                )
+            start = page
         return read_excerpt(
             entry.body,
             handle=entry.versioned_handle,
@@ -184,7 +211,7 @@ class RefReader:
 
     async def search(
         self,
-        handle: str,
+        handle: HandleLike,
         query: str,
         *,
         regex: bool = False,
@@ -199,7 +226,7 @@ class RefReader:
         The search does not block the event loop, and ends within ``settings.search_timeout`` seconds.
 
         Args:
-            handle: The handle of the text to search.
+            handle: The handle of the text to search, as for `get`.
             query: The text, or a pattern of the package ``regex`` (a superset of `re`), in which ``^`` and ``$`` match
                 at every line.
             regex: Whether *query* is a pattern. A pattern is case-sensitive, unless it starts with ``(?i)``.
@@ -231,7 +258,7 @@ class RefReader:
 
     async def to_file(
         self,
-        handle: str,
+        handle: HandleLike,
         file_path: str | os.PathLike[str],
         *,
         mode: ExportMode = "write",
@@ -243,14 +270,16 @@ class RefReader:
         by_model: bool = False,
     ) -> FileResult:
         """
-        Write the complete body to a file below ``root`` in UTF-8, atomically.
+        Write the complete body to a file below the root in UTF-8, atomically.
+
+        The root is `files_root`, or the working directory if that is None.
 
         After a crash, the file has its old or its new content. A ref is written as complete lines: it ends with a line
         break, and starts on a new line when appended. A descriptor is written byte for byte.
 
         Args:
-            handle: The handle of the text or bytes to write.
-            file_path: Relative to ``root``, or absolute and below it.
+            handle: The handle of the text or bytes to write, as for `get`.
+            file_path: Relative to the root, or absolute and below it.
             mode: ``"write"`` replaces the file, ``"append"`` adds to its end, ``"insert"`` adds complete lines.
             insert_at: For ``"insert"``: the line, counted from 1, before which they are inserted.
             create: Whether a missing file may be created.
@@ -309,9 +338,9 @@ class RefReader:
             chars = sum(len(text) for text in texts if isinstance(text, str | bytes))
             check_sync_size(name, InputSize(chars, items), hint=IN_THREAD_HINT.format(call))
 
-    def _find_ref(self, ref_id: str) -> Ref:
+    def _find_ref(self, ref_id: HandleLike) -> Ref:
         return as_ref(self.get(ref_id), ref_id)
 
-    def _find(self, handle: str) -> Entry:
+    def _find(self, handle: HandleLike) -> Entry:
         self._check_open()
         return self._entries.find(with_kind(handle))

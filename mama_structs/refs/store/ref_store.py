@@ -11,12 +11,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol, Self, TypeVar, cast
 
+from mama_structs._internal import peer_names
 from mama_structs._internal import validation as _check
 from mama_structs._internal.budget import Budget
+from mama_structs._internal.call_hints import with_call_hints
 from mama_structs._internal.event_loop import LoopGuard, WriterLock, run_in_own_thread
 from mama_structs._internal.offload import MAX_SYNC_CHARS, MAX_SYNC_ITEMS, InputSize, check_sync_size, measure_input
 from mama_structs._internal.reprs import format_count
-from mama_structs.errors import InvalidArgument, StoreBusy, repr_short
+from mama_structs.errors import InvalidArgument, InvalidHandle, StoreBusy, repr_short
 from mama_structs.provenance import ORIGINS, Origin, Provenance, get_inserted_provenance
 from mama_structs.refs.markup.content_types import detect_category
 from mama_structs.refs.messages.provider_messages import extract_model_text
@@ -28,6 +30,7 @@ from mama_structs.refs.store.entries import (
     Entries,
     Entry,
     EntryErasure,
+    HandleLike,
     Ref,
     as_ref,
     id_in,
@@ -44,6 +47,7 @@ from mama_structs.settings import AnswerSettings, DescriptorSettings
 
 # A change fails after this many discarded drafts. A draft is discarded if the store has changed in the meantime.
 _MAX_DRAFTS: Final = 10
+REF_TAG_START: Final = "<ref "
 _WRAP_IN_THREAD_HINT: Final = f"await session.wrap(result), or {IN_THREAD_HINT.format('wrap(result)')}"
 
 T = TypeVar("T")
@@ -89,6 +93,7 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
+@with_call_hints(peer_names.REF_STORE)
 class RefStore(RefReader):
     """
     Stores refs, the marked parts of a model's answers, and descriptors, large texts.
@@ -315,7 +320,7 @@ class RefStore(RefReader):
         return RefStream(collector, functools.partial(self._store_streamed, begun=begun), store)
 
     def put(
-        self, ref_id: str, text: str, *, append: bool = False, origin: Origin | None = None, **attributes: str
+        self, ref_id: str | Ref, text: str, *, append: bool = False, origin: Origin | None = None, **attributes: str
     ) -> Ref:
         """
         Store a text as a ref. Tags in the text are not parsed.
@@ -324,7 +329,7 @@ class RefStore(RefReader):
         whole text is markup, as in an answer.
 
         Args:
-            ref_id: With or without ``ref:``.
+            ref_id: With or without ``ref:``; or a ref, of which this is the next version.
             text: Of any length, within the quota.
             append: Whether to append to the newest version, on a new line, or without a line break if it is incomplete.
             origin: The author of the text, as for `MemoryStore.save_decision`; None for the user.
@@ -349,14 +354,14 @@ class RefStore(RefReader):
         said.update({"append": ""} if append else {})
         return self._store_revision(id_in(ref_id), Revision(text, said, provenance=author))
 
-    def edit(self, ref_id: str, old: str, new: str, *, origin: Origin | None = None) -> Ref:
+    def edit(self, ref_id: HandleLike, old: str, new: str, *, origin: Origin | None = None) -> Ref:
         r"""
         Create a new version of a ref in which *new* replaces *old*.
 
         *old* must occur exactly once. The new version is trusted no more than the version that it is made from.
 
         Args:
-            ref_id: With or without ``ref:``; with ``@<version>`` the new version is made from that one.
+            ref_id: With or without ``ref:``; with ``@<version>``, or for a `Ref`, the new version is made from it.
             old: The text to replace, character for character. Line breaks match those of a content that has ``\r\n``.
             new: The replacement.
             origin: The author of the replacement, as for `put`.
@@ -376,7 +381,7 @@ class RefStore(RefReader):
         self._check_size("the ref and its change", ref.text, old, new, call="edit(ref_id, old, new)")
         return self._store_revision(ref.id, replace_text(ref, old, new, author=author))
 
-    def copy_from(self, child: RefStore | HasRefs, ref_id: str) -> Ref:
+    def copy_from(self, child: RefStore | HasRefs, ref_id: HandleLike) -> Ref:
         """
         Copy a ref of another store to this one, as the next version of its id.
 
@@ -384,7 +389,7 @@ class RefStore(RefReader):
 
         Args:
             child: The store, or a session that has one, such as a fork.
-            ref_id: With or without ``ref:``; ``@<version>`` for an earlier version than the child's newest.
+            ref_id: With or without ``ref:``; ``@<version>``, or a `Ref`, for a version that is not the newest.
 
         Returns:
             The new version, or the newest one if nothing changes.
@@ -401,7 +406,7 @@ class RefStore(RefReader):
         # A draft runs in a different thread than *child*. It may read the entries of *child*, which are immutable.
         entry = store._entries.find(with_kind(ref_id)) if self._is_draft else store.get(ref_id)
         ref = as_ref(entry, ref_id)
-        self._check_size("the ref", ref.text, call="adopt(child, ref_id)")
+        self._check_size("the ref", ref.text, call="copy_from(child, ref_id)")
         return self._store_revision(
             ref.id, Revision(ref.text, ref.attributes, ref.is_complete, provenance=ref.provenance)
         )
@@ -532,10 +537,18 @@ class RefStore(RefReader):
         return wrapping.truncate(result)
 
     def extract(
-        self, handle: str, *, mode: Mode = "page", start: int = 1, count: int = 1, read_all: bool = False
+        self, handle: HandleLike, *, mode: Mode = "page", start: int = 1, count: int = 1, read_all: bool = False
     ) -> Descriptor:
-        """Store a part of a text as a new descriptor with the same origin and trust; see `read`."""
+        """
+        Store a part of a text as a new descriptor with the same origin and trust; see `read`.
+
+        To store the refs of a model's answer, use `observe`.
+        """
         self._check_open()
+        if isinstance(handle, str) and REF_TAG_START in handle:
+            raise InvalidHandle(
+                f"{repr_short(handle)} is no handle", hint="observe(message) stores the refs of an answer"
+            )
         excerpt = self.read(handle, mode=mode, start=start, count=count, read_all=read_all)
         provenance = self._find(excerpt.handle).provenance
         self._check_size("the part", excerpt.text, call="extract(handle)")
@@ -543,14 +556,18 @@ class RefStore(RefReader):
 
     # Deletion
 
-    def delete(self, handle: str) -> None:
+    def delete(self, handle: HandleLike) -> None:
         """
         Delete a descriptor, a version of a ref, or with ``ref:<id>`` all its versions.
 
         A tombstone remains, and numbers are not reused.
+
+        Args:
+            handle: The handle, as for `get`. A `Ref` means this version only; its ``handle`` means all versions.
+
         """
         self._check_open()
-        doomed, deleted = self._entries.expand_handle(handle), DeletedEntry(self._clock())
+        doomed, deleted = self._entries.expand_handle(with_kind(handle)), DeletedEntry(self._clock())
         for one in doomed:
             self._put(one, deleted)
 

@@ -17,6 +17,7 @@ from typing import Final, Literal
 import attrs
 
 from mama_structs._internal import validation as _check
+from mama_structs._internal.serialization import JsonMixin
 from mama_structs.errors import InvalidArgument, InvalidPage, InvalidParameter, InvalidRange, repr_short
 from mama_structs.refs.markup.fences import EnclosedText, find_fenced_blocks, parse_enclosing_fence
 
@@ -125,12 +126,12 @@ class Pages:
 
 
 @attrs.frozen(repr=False)
-class Content:
+class Content(JsonMixin):
     """
     An immutable text, or bytes of another MIME type.
 
-    Created with `Content.of` and `Content.of_bytes`. Contents are equal if their types and SHA-256 hashes are equal.
-    Bytes have no text, characters, lines or pages.
+    Created with `Content.from_text` and `Content.from_bytes`. Contents are equal if their types and SHA-256
+    hashes are equal. Bytes have no text, characters, lines or pages.
     """
 
     text: str = attrs.field(eq=False)
@@ -226,7 +227,7 @@ class Content:
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Excerpt:
+class Excerpt(JsonMixin):
     """A part of a content. Pages, lines and characters count from 1."""
 
     handle: str

@@ -25,6 +25,7 @@ import attrs
 
 from mama_structs._internal.event_loop import run_in_own_thread
 from mama_structs._internal.lazy_import import load_regex
+from mama_structs._internal.serialization import JsonMixin
 from mama_structs.errors import InvalidParameter, InvalidRange, SearchTimeout, repr_short
 from mama_structs.refs.store.text import Content, Pages, Span, format_number
 
@@ -49,7 +50,7 @@ _MAX_TIMEOUT_SECONDS: Final = 1e6
 
 
 @attrs.frozen
-class ContextLine:
+class ContextLine(JsonMixin):
     """The first 200 characters of a line near a match. *cut* is True if the line is longer."""
 
     number: int
@@ -58,7 +59,7 @@ class ContextLine:
 
 
 @attrs.frozen(kw_only=True)
-class Match:
+class Match(JsonMixin):
     """
     A match. Lines, columns and characters count from 1.
 
@@ -81,13 +82,15 @@ class Match:
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class SearchResult:
+class SearchResult(JsonMixin):
     """
     The matches of a search, in order.
 
     *total* is the number of matches from the start of the search, None if not all were counted. *next_start* is the
     character at which the next match begins, None if there is none.
     """
+
+    _json_properties = ("more",)
 
     handle: str
     matches: tuple[Match, ...]

@@ -42,6 +42,7 @@ INSERT INTO rows (namespace, key, value) SELECT $1, * FROM unnest($2::text[], $3
 ON CONFLICT (namespace, key) DO UPDATE SET value = excluded.value
 """
 DELETE_SQL: Final = "DELETE FROM rows WHERE namespace = $1 AND key = ANY($2::text[])"
+DELETE_RANGE_SQL: Final = "DELETE FROM rows WHERE namespace = $1 AND key >= $2 AND key < $3"
 NAMESPACES_SQL: Final = "SELECT DISTINCT namespace FROM rows ORDER BY namespace"
 # Takes the same advisory lock as the pool, to lock further namespaces in a transaction.
 LOCK_SQL: Final = "SELECT pg_advisory_xact_lock(hashtextextended($1, 17))"
@@ -145,6 +146,11 @@ class PostgresRows(PostgresSnapshot, Rows):
     def delete(self, key: str) -> bool:
         """Implements `Rows.delete`."""
         return bool(self._delete([check_key(key)]))
+
+    def delete_prefix(self, prefix: str) -> None:
+        """Implements `Rows.delete_prefix`."""
+        self.connection.execute(DELETE_RANGE_SQL, self._require_namespace, *_key_range(prefix))
+        self.connection.note_change()
 
     def apply_changes(self, changes: dict[str, RowChange]) -> None:
         """Apply *changes* with at most three statements."""

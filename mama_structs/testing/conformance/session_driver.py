@@ -24,7 +24,7 @@ __all__ = ["RecordsDriver", "ServerRecordsDriver", "ServerSessionDriver", "Sessi
 _TEST_EMBEDDER: Final = HashEmbedder(dimensions=64)
 _SERVER_LACKS: Final[Mapping[Capability, str]] = {
     "full_disk": "the disk is the server's: a host writes no file of the store",
-    "forgetting": "a server keeps its log and its backups: `Forgotten.not_reached` names what no host can erase",
+    "forgetting": "a server keeps its log and its backups: `ErasureReport.out_of_scope` names what no host can erase",
 }
 
 

@@ -25,13 +25,13 @@ def decisions(*, topics: st.SearchStrategy[str] = _TOPICS) -> st.SearchStrategy[
     """
     Return a strategy for decisions in the format of `MemoryStore.save_many`.
 
-    Without ``type`` they are the arguments of `save_decision`.
+    Without ``type`` they are the keyword arguments of `MemoryStore.save_decision`.
 
     Args:
         topics: A strategy for their topics; by default it draws from a few, so that topics repeat.
 
     """
-    said = {"type": st.just("decision"), "topic": topics, "decision": _TEXTS, "reasoning": _TEXTS | st.just("")}
+    said = {"type": st.just("decision"), "topic": topics, "content": _TEXTS, "reasoning": _TEXTS | st.just("")}
     return st.fixed_dictionaries(said, optional={"confidence": st.floats(0, 1)})
 
 
@@ -50,7 +50,7 @@ def memories(*, topics: st.SearchStrategy[str] = _TOPICS) -> st.SearchStrategy[d
 
     return st.one_of(
         decisions(topics=topics),
-        record("checkpoint", {"open_files": several, "next_steps": several}, summary=_TEXTS),
+        record("checkpoint", {"open_files": several, "next_steps": several}, content=_TEXTS),
         record("insight", {"category": _TEXTS, "tags": several}, content=_TEXTS),
         record("context", {"topic": topics, "source": _TEXTS}, content=_TEXTS),
     )
@@ -62,7 +62,7 @@ class PlantedChain:
     Decisions of one topic. Most of them supersede an earlier one.
 
     Args:
-        decisions: The arguments of `save_decision`, oldest first.
+        decisions: The keyword arguments of `MemoryStore.save_decision`, oldest first.
         supersedes: For each decision the position of the decision that it supersedes, or None.
 
     """
@@ -74,7 +74,7 @@ class PlantedChain:
         """Save the decisions, and return them oldest first."""
         saved: list[Memory] = []
         for given, earlier in zip(self.decisions, self.supersedes, strict=True):
-            before = None if earlier is None else saved[earlier].id
+            before = None if earlier is None else saved[earlier]
             saved.append(await memories.save_decision(**given, supersedes=before))
         return saved
 

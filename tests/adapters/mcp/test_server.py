@@ -562,21 +562,21 @@ async def test_http_clients_are_bounded_and_subscribed_ones_retained(session, mo
 
 async def test_server_unsubscribes_from_session_when_it_ends(narrowing, era):
     """A session outlives its servers: only active servers receive its changes, also after a restart."""
-    before = len(narrowing.exposed._subscribers)
+    before = len(narrowing.exposed_tools._subscribers)
     servers = [server(narrowing) for _ in range(50)]
     own = servers[0]
 
-    assert before == len(narrowing.exposed._subscribers)
+    assert before == len(narrowing.exposed_tools._subscribers)
 
     for _ in range(2):
         async with Listener(own, era) as one, Listener(own, era) as other:
-            during = len(narrowing.exposed._subscribers)
+            during = len(narrowing.exposed_tools._subscribers)
             narrowing.tools_for(RESUMING)
             await asyncio.gather(one.told(), other.told())
         narrowing.tools_for(UNRELATED_MESSAGE)
 
         assert before + 1 == during
-        assert before == len(narrowing.exposed._subscribers)
+        assert before == len(narrowing.exposed_tools._subscribers)
         assert set(ARGUMENTS) - HIDDEN_WHEN_RESUMING == one.tools == other.tools
 
 

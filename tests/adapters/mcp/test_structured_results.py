@@ -179,7 +179,7 @@ async def test_mcp_memory_and_ref_tool_results_match_output_schema():
             "save_checkpoint": {"summary": text},
             "load_checkpoint": {},
         }
-        missing = {session.wire_names.by_tool[name] for name in session.tools} - calls.keys()
+        missing = {session.tools.wire_names.by_tool[name] for name in session.tools} - calls.keys()
         results, schemas = await told(session, {name: (name, given) for name, given in calls.items()})
 
     assert set() == missing

@@ -21,7 +21,7 @@ from mama_v1_0 import NOW, START, OldStore, Open, exported
 import mama_structs
 from mama_structs import admin
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, MigrationError
-from mama_structs.importers.mama_v1 import migrate_v1, rollback_v1
+from mama_structs.importers import migrate_v1, rollback_v1
 from mama_structs.importers.mama_v1.migration_plan import BACKFILLED_KEY, MIGRATION_MARK_KEY
 from mama_structs.memory.embedding.factory import as_embedder
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
@@ -301,7 +301,7 @@ async def test_migrate_continues_after_an_interruption_at_any_transaction(small_
 KILLED = """
     import asyncio, sys
     from mama_structs.memory.embedding.hash_embedder import HashEmbedder
-    from mama_structs.importers.mama_v1 import migrate, migration
+    from mama_structs.importers import migrate, migration
     from mama_structs.session.session import Session
 
     migration.BATCH_SIZE = 4

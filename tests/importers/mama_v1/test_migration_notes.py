@@ -16,7 +16,7 @@ from mama_v1_0 import NOW, START, OldStore, Open, exported
 
 from mama_structs import admin
 from mama_structs.errors import MigrationError
-from mama_structs.importers.mama_v1 import migrate_v1, read_v1, rollback_v1
+from mama_structs.importers import migrate_v1, read_v1, rollback_v1
 from mama_structs.importers.mama_v1.migration import NOTE_PREFIX, read_notes
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.session.session import Session

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_v1_0 import START, OldStore
 
-from mama_structs.importers.mama_v1 import V1Database, read_v1
+from mama_structs.importers import V1Database, read_v1
 from mama_structs.importers.mama_v1.migration import compute_digest, round_trip
 from mama_structs.importers.mama_v1.migration_plan import build_plan, count_tables, find_cycles, iter_skipped_rows
 from mama_structs.importers.shared.value_readers import ForeignRow, UndecodableText, read_text, read_time

@@ -16,7 +16,7 @@ import pytest
 from mama_v1_0 import OldStore
 
 from mama_structs.errors import InvalidArgument, MigrationError
-from mama_structs.importers.mama_v1 import read_v1
+from mama_structs.importers import read_v1
 from mama_structs.importers.shared import sqlite_copy as databases
 
 SAMPLES = Path(__file__).parents[2] / "data" / "mama"

@@ -49,15 +49,14 @@ READS = {
     "search": lambda store, ids: store.search("how long do sessions last", limit=len(ids)),
     "search as of": lambda store, ids: store.search("sessions", limit=len(ids), as_of=store._shared.now),
     "similar": lambda store, ids: store.similar(ids[0], threshold=0.0, limit=len(ids)),
-    "recent": lambda store, ids: store.list(limit=len(ids)),
-    "about": lambda store, ids: store.list(limit=len(ids), predicate=Filter(mentions="2-1")),
-    "by_topic": lambda store, ids: store.history(topic="sessions"),
-    "evolution": lambda store, ids: store.history(ids[0]),
-    "links_of": lambda store, ids: store.links(ids[0]),
-    "traverse": lambda store, ids: store.traverse(ids[0], max_depth=1),
-    "connected": lambda store, ids: store.traverse(ids[0], max_depth=1),
-    "load_context": lambda store, ids: store.load_context(ids[-1]),
-    "evidence_of": lambda store, ids: store.evidence_of(ids[0]),
+    "list": lambda store, ids: store.list(limit=len(ids)),
+    "list of mentions": lambda store, ids: store.list(limit=len(ids), where=Filter(mentions="2-1")),
+    "history of a topic": lambda store, ids: store.history(topic="sessions"),
+    "history": lambda store, ids: store.history(ids[0]),
+    "links": lambda store, ids: store.links(ids[0]),
+    "traverse": lambda store, ids: store.traverse(ids[0], max_depth=1, limit=None),
+    "details": lambda store, ids: store.details(ids[-1]),
+    "evidence": lambda store, ids: store.evidence(ids[0]),
 }
 
 

@@ -13,7 +13,7 @@ from memory_helpers import SMALL, OpenedDirectory, Planned, failing_after, is_on
 
 from mama_structs import admin
 from mama_structs.errors import MemoryNotFound
-from mama_structs.importers.mama_v1 import migrate_v1, rollback_v1
+from mama_structs.importers import migrate_v1, rollback_v1
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.engines.local import engine as embedded_engine
 from mama_structs.memory.engines.local.engine import LocalEngine
@@ -166,7 +166,7 @@ async def test_save_many_reports_number_saved_before_error(tmp_path, slow, monke
     place = OpenedDirectory.open(tmp_path)
     store = await place.memories()
     first = await store.save_context("the first")
-    records = [{"type": "checkpoint", "summary": f"part {n}", "implements": [first.id]} for n in range(20)]
+    records = [{"type": "checkpoint", "content": f"part {n}", "implements": [first.id]} for n in range(20)]
     whole = WRITER.put_new
 
     def put_new(writer, new, *given):

@@ -45,10 +45,10 @@ async def drawn(memories, memory_id, topic):
     """Draw all kinds of plots, and return them by name."""
     plot = memories.plot
     return {
-        "evolution": await plot.evolution(topic),
+        "history": await plot.history(topic),
         "neighbourhood": await plot.neighbourhood(memory_id),
         "timeline": await plot.timeline(),
-        "map": await plot.map(),
+        "embedding_map": await plot.embedding_map(),
         "decay": await plot.decay(),
     }
 
@@ -135,13 +135,13 @@ async def test_plots_work_without_data(memories):
     An unknown memory raises an error.
     """
     plot = memories.plot
-    for axes in (await plot.evolution("x"), await plot.timeline(), await plot.map(), await plot.decay()):
+    for axes in (await plot.history("x"), await plot.timeline(), await plot.embedding_map(), await plot.decay()):
         texts_of(axes)
     one = await memories.save_context("alone")
 
-    assert "No decision on x" in texts_of(await plot.evolution("x"))
+    assert "No decision on x" in texts_of(await plot.history("x"))
     assert "alone" in texts_of(await plot.neighbourhood(one.id))
-    assert "alone" in texts_of(await plot.map())
+    assert "alone" in texts_of(await plot.embedding_map())
     with pytest.raises(MemoryNotFound):
         await plot.neighbourhood("context_x_1795436746081_3188da2e")
     with pytest.raises(InvalidArgument):
@@ -157,7 +157,7 @@ async def test_plots_of_many_memories_are_bounded(memories):
     )
 
     assert 60 == texts_of(await memories.plot.neighbourhood(hub.id)).count("spoke")
-    assert 70 > texts_of(await memories.plot.map()).count("spoke")
+    assert 70 > texts_of(await memories.plot.embedding_map()).count("spoke")
 
 
 async def test_plots_draw_on_given_axes(memories):

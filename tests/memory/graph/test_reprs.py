@@ -49,7 +49,7 @@ from mama_structs.memory.types.model import (
     with_previews,
 )
 from mama_structs.recall import Conflict, Recall
-from mama_structs.records import Record, NewRecord, RecordHit
+from mama_structs.types import NewRecord, Record, RecordHit
 from mama_structs.testing.strategies import ref_documents
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -159,7 +159,7 @@ async def test_read_links_contain_beginnings_of_both_texts(store):
     new = await store.supersede(old.id, "Cover the boats", reasoning="rain")
     (link,) = await store.links(new.id)
     (of_chain,) = (await store.history(old.id)).links
-    surroundings = await store.load_context(old.id)
+    surroundings = await store.details(old.id)
 
     assert ("Cover the boats", "Leave the boats open") == link.texts == of_chain.texts
     assert [link.texts] == [one.texts for one in surroundings.links]
@@ -479,7 +479,7 @@ async def test_chains_and_neighbourhoods_convert_to_graphs(store):
     done = await store.save_checkpoint("Tarps are bought", implements=[new.id])
     chain = (await store.history(old.id)).to_networkx()
     await store.link(done.id, (await store.save_insight("Tarps tear")).id, "led to", confidence=0.6)
-    around = await store.load_context(old.id)
+    around = await store.details(old.id)
     graph = around.to_networkx()
     told = around.to_mermaid().split("\n")
 

@@ -22,7 +22,7 @@ from mama_structs.memory.save.save_plan import embed_memories
 from mama_structs.memory.search import search_plan as search
 from mama_structs.memory.types.model import MemoryType, from_milliseconds
 from mama_structs.memory.types.record import MAX_VALUE_BYTES, note_name, record_memory_id
-from mama_structs.records import NewRecord, RecordStore
+from mama_structs.types import NewRecord, RecordStore
 from mama_structs.settings import MemorySettings
 from mama_structs.testing import FakeClock
 

@@ -60,8 +60,8 @@ async def test_sixty_copies_become_one_memory_with_repeat_times(store, clock):
 
     assert 1 == await store.count()
     assert {first.id} == {memory.id for memory in again}
-    assert 59 == len((await store.get(first.id)).repeats)
-    assert {first.created_at + timedelta(minutes=1)} == set(again[-1].repeats)
+    assert 59 == len((await store.get(first.id)).repeated_at)
+    assert {first.created_at + timedelta(minutes=1)} == set(again[-1].repeated_at)
     assert [(first.id, 1.0)] == [(one.id, one.probability) for one in again[-1].warnings.duplicate_of]
 
 
@@ -92,7 +92,7 @@ async def test_copies_from_two_processes_are_merged(tmp_path):
     store = await place.memories()
     await admin.rebuild(store)
 
-    assert 12 == len((await merged(store)).repeats)
+    assert 12 == len((await merged(store)).repeated_at)
     await place.close()
 
 
@@ -125,7 +125,7 @@ async def test_texts_that_differ_in_content_are_not_merged(store, clock, more):
     await merged(store, **given)
 
     assert 2 == await store.count()
-    assert () == (await store.get(first.id)).repeats
+    assert () == (await store.get(first.id)).repeated_at
 
 
 async def test_decisions_with_different_reasons_or_topics_are_not_merged(store):
@@ -162,7 +162,7 @@ async def test_copy_of_invalid_decision_is_saved_as_new_decision(store, clock, t
 
     assert before + 1 == await store.count()
     assert 1 == len({memory.id for memory in again} - {first.id})
-    assert 2 == len(again[-1].repeats)
+    assert 2 == len(again[-1].repeated_at)
 
 
 async def test_search_as_of_ignores_later_repeats(store, clock):
@@ -174,7 +174,7 @@ async def test_search_as_of_ignores_later_repeats(store, clock):
     (hit,) = await store.search("raids", as_of=half_way)
     (now,) = await store.search("raids")
 
-    assert ((), 1) == (hit.memory.repeats, len(now.memory.repeats))
+    assert ((), 1) == (hit.memory.repeated_at, len(now.memory.repeated_at))
 
 
 async def test_python_callers_keep_copies_by_default(store):
@@ -193,7 +193,7 @@ async def test_invalid_on_duplicate_raises(store):
     with pytest.raises(InvalidArgument, match="on_duplicate must be"):
         await store.save_insight(LEARNT, on_duplicate="replace")
     with pytest.raises(InvalidArgument, match="on_duplicate"):
-        await store.save_many([{"type": "checkpoint", "summary": "done", "on_duplicate": "merge"}])
+        await store.save_many([{"type": "checkpoint", "content": "done", "on_duplicate": "merge"}])
 
     assert 0 == await store.count()
 
@@ -213,10 +213,10 @@ async def test_contradicting_decisions_are_reported_and_kept(store):
 @pytest.mark.parametrize(
     ("older", "newer", "kind"),
     [
-        ("The payment API times out after 5 s.", "The payment API times out after 8 s.", "may_contradict"),
-        ("Retry the bank 3 times.", "Retry the bank 5 times instead of 3.", "may_replace"),
-        ("결제 API 타임아웃은 5초로 둔다", "결제 API 타임아웃을 5초에서 8초로 늘린다", "may_replace"),
-        ("쿠폰은 주문당 1장만 쓴다", "쿠폰은 1장 대신 3장까지 쓴다", "may_replace"),
+        ("The payment API times out after 5 s.", "The payment API times out after 8 s.", "possible_conflicts"),
+        ("Retry the bank 3 times.", "Retry the bank 5 times instead of 3.", "possible_replacements"),
+        ("결제 API 타임아웃은 5초로 둔다", "결제 API 타임아웃을 5초에서 8초로 늘린다", "possible_replacements"),
+        ("쿠폰은 주문당 1장만 쓴다", "쿠폰은 1장 대신 3장까지 쓴다", "possible_replacements"),
         ("Player 1-11 lives on 2-1.", "Player 1-14 lives on 2-6.", None),
         ("Breaker 7 feeds the boiler.", "Breaker 9 feeds the oven.", None),
     ],
@@ -242,10 +242,10 @@ async def test_conflict_is_distinguished_from_similar_text(store, older, newer, 
         (
             "The staging database is reset every night",
             "We moved the staging database to a weekly reset; it is no longer reset every night",
-            "may_replace",
+            "possible_replacements",
         ),
-        ("Mondays are for planning at nine", "Planning is at ten from now on, not at nine on Mondays", "may_replace"),
-        ("외장 하드에 사진을 백업한다", "사진은 이제 외장 하드 대신 클라우드에 백업한다", "may_replace"),
+        ("Mondays are for planning at nine", "Planning is at ten from now on, not at nine on Mondays", "possible_replacements"),
+        ("외장 하드에 사진을 백업한다", "사진은 이제 외장 하드 대신 클라우드에 백업한다", "possible_replacements"),
         ("Paper is collected on the second Tuesday", "Glass is collected on the second Friday", None),
         ("The staging database is reset every night", "The staging mailbox is emptied every night", None),
     ],

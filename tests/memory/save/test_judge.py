@@ -62,7 +62,7 @@ async def test_verdict_replace_supersedes_memory(is_async):
     assert is_async == (threads[0] is threading.main_thread())
 
 
-@pytest.mark.parametrize(("word", "field"), [("copy", "copy_of"), ("contradict", "may_contradict"), ("none", None)])
+@pytest.mark.parametrize(("word", "field"), [("copy", "duplicate_of"), ("contradict", "possible_conflicts"), ("none", None)])
 async def test_other_verdicts_only_set_noticed(word, field):
     """The verdict overrides the detected conflict, and nothing is superseded."""
     async with opened(Judge(word)) as session:
@@ -151,7 +151,7 @@ async def test_judge_is_called_again_if_candidates_changed(times):
         if len(asked) <= times and new.content == "Use sessions":
             # Save about another subject, because otherwise these saves would call the judge, too.
             await other.memories.save_many(
-                [{"type": "decision", "topic": "login", "decision": f"Use keys {len(asked)}", "reasoning": ""}]
+                [{"type": "decision", "topic": "login", "content": f"Use keys {len(asked)}", "reasoning": ""}]
             )
         return {one.id: "replace" for one in candidates}
 
@@ -198,13 +198,13 @@ async def test_remember_calls_judge_and_save_many_does_not():
     ]
     async with opened(judge) as session:
         (first,) = await session.memories.save_many(
-            [{"type": "decision", "topic": "login", "decision": "Use JWT", "reasoning": "so it is"}]
+            [{"type": "decision", "topic": "login", "content": "Use JWT", "reasoning": "so it is"}]
         )
         learned = await session.remember("Use sessions, no: use keys", extract=lambda *_: {"records": records})
         chain = await session.memories.history(first.id)
         await session.memories.save_many(
-            [{"type": "decision", "topic": "login", "decision": "Use passes", "reasoning": "so it is"}]
+            [{"type": "decision", "topic": "login", "content": "Use passes", "reasoning": "so it is"}]
         )
 
-    assert [*ids(learned.new)[::-1], first.id] == ids(chain.memories)
+    assert [*ids(learned.saved)[::-1], first.id] == ids(chain.memories)
     assert ["Use sessions", "Use keys"] == [new.content for new, _ in judge.asked]

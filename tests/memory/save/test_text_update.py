@@ -38,7 +38,7 @@ async def test_corrected_memory_is_found_by_new_text(place):
     first = await store.save_decision("dock at 2-1", topic="harbour", reasoning="ships are near")
     other = await store.save_insight("storms come from the west", links=[{"to_id": first.id, "relationship": "about"}])
     clock.advance(3600)
-    corrected = await store.correct(first.id, "anchor beyond 2-7", change_reason="a slip")
+    corrected = await store.update(first.id, "anchor beyond 2-7", change_reason="a slip")
     clock.advance(3600)
     hit = (await store.search("anchor beyond", limit=1))[0]
 
@@ -47,14 +47,14 @@ async def test_corrected_memory_is_found_by_new_text(place):
     assert ("anchor beyond 2-7", "ships are near") == (corrected.content, corrected.metadata.reasoning)
     assert (first.created_at, NOON + HOUR) == (corrected.created_at, corrected.updated_at)
     assert (PreviousText(content="dock at 2-1", reasoning="ships are near", until=NOON + HOUR, reason="a slip"),) == (
-        corrected.former
+        corrected.previous_texts
     )
     assert ([], [corrected]) == (
-        await store.list(predicate=Filter(mentions="2-1")),
-        await store.list(predicate=Filter(mentions="2-7")),
+        await store.list(where=Filter(mentions="2-1")),
+        await store.list(where=Filter(mentions="2-7")),
     )
-    assert hit.parts["words"] > 0
-    assert [0] == [one.parts["words"] for one in await store.search("dock") if one.memory.id == first.id]
+    assert hit.signals["words"] > 0
+    assert [0] == [one.signals["words"] for one in await store.search("dock") if one.memory.id == first.id]
     assert [other.id] == [one.memory.id for one in await store.traverse(first.id, max_depth=1)]
     assert [] == await opened.findings()
 
@@ -64,11 +64,11 @@ async def test_as_of_returns_text_of_that_time(place):
     _, store, clock = place
     first = await store.save_decision("dock at the pier", topic="harbour", reasoning="ships are near")
     clock.advance(3600)
-    second = await store.correct(first.id, "dock at the quay")
+    second = await store.update(first.id, "dock at the quay")
     clock.advance(3600)
     await store.set_outcome(first.id, "PARTIAL")
     clock.advance(3600)
-    third = await store.correct(first.id, reasoning="the pier is full")
+    third = await store.update(first.id, reasoning="the pier is full")
 
     async def at(moment):
         return next(hit.memory for hit in await store.search("dock", as_of=moment) if hit.memory.id == first.id)
@@ -86,25 +86,25 @@ async def test_correction_keeps_order_when_clock_steps_back(place):
     _, store, _ = place
     memory = await store.save_context("one")
     store._shared.clock = lambda: START - 50
-    await store.correct(memory.id, "two")
+    await store.update(memory.id, "two")
     store._shared.clock = lambda: START - 90
-    corrected = await store.correct(memory.id, "three")
+    corrected = await store.update(memory.id, "three")
 
-    assert [("one", NOON), ("two", NOON)] == [(said.content, said.until) for said in corrected.former]
+    assert [("one", NOON), ("two", NOON)] == [(said.content, said.until) for said in corrected.previous_texts]
     assert NOON == corrected.updated_at
 
 
 @pytest.mark.parametrize(
     ("which", "given", "said"),
     [
-        ("decision", {}, "content or reasoning"),
-        ("decision", {"content": "dock here"}, "says just that already"),
-        ("decision", {"content": "dock here", "reasoning": "near"}, "says just that already"),
+        ("decision", {}, "update\\(\\) needs content, reasoning, topic, tags or valid_until"),
+        ("decision", {"content": "dock here"}, "has these values already"),
+        ("decision", {"content": "dock here", "reasoning": "near"}, "has these values already"),
         ("insight", {"reasoning": "because"}, "reasoning is a decision's"),
         ("insight", {"content": " "}, "content must not be empty"),
         ("insight", {"content": "x" * 101}, "content must have at most 100"),
         ("insight", {"content": 7}, "content must be a text"),
-        ("insight", {"content": "new", "reason": "x" * 101}, "reason must have at most 100"),
+        ("insight", {"content": "new", "change_reason": "x" * 101}, "change_reason must have at most 100"),
     ],
 )
 async def test_invalid_correction_is_rejected_without_changes(place, which, given, said):
@@ -115,7 +115,7 @@ async def test_invalid_correction_is_rejected_without_changes(place, which, give
         "insight": await store.save_insight("storms"),
     }
     with pytest.raises(InvalidArgument, match=said):
-        await store.correct(saved[which].id, **given)
+        await store.update(saved[which].id, **given)
 
     assert list(saved.values()) == [await store.get(memory.id) for memory in saved.values()]
 
@@ -125,7 +125,7 @@ async def test_correct_raises_for_unknown_id(place):
     _, store, _ = place
     memory = await store.save_insight("storms")
     with pytest.raises(MemoryNotFound) as caught:
-        await store.correct(memory.id[:-1], "calm")
+        await store.update(memory.id[:-1], "calm")
 
     assert (memory.id,) == caught.value.nearest
 
@@ -139,15 +139,15 @@ async def test_concurrent_corrections_are_combined(place, monkeypatch):
     async def slow(texts):
         if not corrected:
             corrected.append("anchor")
-            await store.correct(memory.id, "anchor there")
+            await store.update(memory.id, "anchor there")
         return await documents(texts)
 
     monkeypatch.setattr(store._shared.embedding, "embed_documents", slow)
-    last = await store.correct(memory.id, reasoning="deep")
+    last = await store.update(memory.id, reasoning="deep")
     vectors = await store._engine.read(lambda reader: reader.vectors(reader.find(memory.id)))
 
     assert ("anchor there", "deep") == (last.content, last.metadata.reasoning)
-    assert ["dock here", "anchor there"] == [said.content for said in last.former]
+    assert ["dock here", "anchor there"] == [said.content for said in last.previous_texts]
     assert (SMALL.embed(["harbour: anchor there\ndeep"]) == vectors).all()
     assert [] == await opened.findings()
 
@@ -156,7 +156,7 @@ async def test_correction_survives_export_and_import(place, tmp_path):
     """The former texts are exported as well."""
     _, store, _ = place
     memory = await store.save_insight("storms")
-    corrected = await store.correct(memory.id, "calm", change_reason="mistaken")
+    corrected = await store.update(memory.id, "calm", change_reason="mistaken")
     await admin.export_jsonl(store, tmp_path / "all.jsonl")
     await store.delete(memory.id)
     await admin.import_jsonl(store, tmp_path / "all.jsonl")

@@ -62,7 +62,7 @@ async def test_later_link_lowers_trust_recursively(opened):
 
     trusts = {one.id: (await store.get(one.id)).trust for one in (first, second, third, other)}
     assert {first.id: "outside", second.id: "outside", third.id: "outside", other.id: "user"} == trusts
-    assert {other.id} == {one.id for one in await store.list(predicate=Filter(min_trust="user"))}
+    assert {other.id} == {one.id for one in await store.list(where=Filter(min_trust="user"))}
     assert not await opened.findings()
 
 
@@ -107,8 +107,8 @@ async def test_snapshot_restores_origin_and_trust(tmp_path):
     again = OpenedDirectory.open(tmp_path)
     store = await again.memories()
 
-    assert [rests.id] == [one.id for one in await store.list(predicate=Filter(origin="user", min_trust="outside"))]
-    assert [] == await store.list(predicate=Filter(min_trust="tool"))
+    assert [rests.id] == [one.id for one in await store.list(where=Filter(origin="user", min_trust="outside"))]
+    assert [] == await store.list(where=Filter(min_trust="tool"))
     await again.close()
 
 
@@ -147,11 +147,11 @@ async def test_correction_by_model_lowers_origin_and_trust(opened):
     store = await opened.memories()
     first = await store.save_decision("Keep keys in the vault", topic="keys", reasoning="safe")
     second = await store.save_decision("Back the vault up", topic="backup", reasoning="safe", evidence=[first.id])
-    by_user = await store.correct(first.id, "Keep all keys in the vault")
-    by_model = await store.correct(first.id, "Send all keys", origin="model")
-    again = await store.correct(first.id, "Keep all keys in the safe")
+    by_user = await store.update(first.id, "Keep all keys in the vault")
+    by_model = await store.update(first.id, "Send all keys", origin="model")
+    again = await store.update(first.id, "Keep all keys in the safe")
     with pytest.raises(InvalidArgument, match="origin must be one of"):
-        await store.correct(first.id, "Send all keys", origin="nobody")
+        await store.update(first.id, "Send all keys", origin="nobody")
 
     assert ("user", "user") == (by_user.origin, by_user.trust)
     assert ("model", "model") == (by_model.origin, by_model.trust) == (again.origin, again.trust)

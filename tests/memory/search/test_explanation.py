@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from memory_helpers import OpenedDirectory, PlainEngines
 
+from mama_structs import Filter
 from mama_structs.errors import MemoryNotFound
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -39,20 +40,26 @@ async def test_explain_returns_argument_that_left_memory_out(store):
     (folded,) = {copy.id, again.id} - shown
 
     assert await why(new) is None
-    assert "types" == await why(new, types="insight")
+    assert "type" == await why(new, type="insight")
     assert "topic" == await why(copy, topic="auth")
     assert "since" == await why(old, since=START + timedelta(seconds=DAY))
-    assert "until" == await why(new, until=START + timedelta(seconds=DAY))
-    assert "mentions" == await why(new, mentions=["2-1"])
-    assert "origins" == await why(new, origins="user")
-    assert "trust" == await why(new, trust="user")
+    assert "until" == await why(new, where=Filter(until=START + timedelta(seconds=DAY)))
+    assert "mentions" == await why(new, where=Filter(mentions=["2-1"]))
+    assert "origin" == await why(new, where=Filter(origin="user"))
+    assert "min_trust" == await why(new, where=Filter(min_trust="user"))
+    assert "tags" == await why(new, where=Filter(tags="a"))
+    assert "source" == await why(new, where=Filter(source="a"))
+    assert "outcome" == await why(new, where=Filter(outcome="FAILED"))
+    assert "created_by" == await why(new, where=Filter(created_by="llm"))
+    assert "extra" == await why(new, where=Filter(extra={"a": 1}))
+    assert "namespace" == await why(new, where=Filter(namespace="other"))
     assert "superseded" == await why(old, superseded="exclude")
     assert "min_relevance" == await why(old, min_relevance=1.0)
     assert "max_chars" == await why(old, max_chars=1)
     assert "as_of" == await why(new, as_of=START + timedelta(seconds=DAY))
     assert "valid_until" == await why(ended)
     assert "limit" == await why(old, limit=1)
-    assert "copies" == (await store.explain(query, folded)).excluded_by
+    assert "duplicates" == (await store.explain(query, folded)).excluded_by
     with pytest.raises(MemoryNotFound):
         await store.explain(query, "decision_unknown_1790000000000_0a1b2c3d")
 

@@ -20,7 +20,7 @@ from mama_structs.memory.search import search_plan as search
 from mama_structs.memory.search.reranker_runner import apply_scores
 from mama_structs.memory.types.model import OUTCOME_OF_WORD, LinkType, MemoryType
 from mama_structs.memory.types.reranker import Reranker, as_reranker
-from mama_structs.testing import PlainEngine
+from mama_structs.testing.plain_engine import PlainEngine
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = 86_400.0
@@ -108,7 +108,7 @@ async def test_reranker_determines_order_of_hits():
         "the key is under the mat",
         *(one for one in contents(plain) if one != "the key is under the mat"),
     ] == contents(hits)
-    assert [1, 0, 0, 0, 0] == [hit.parts["reranker"] for hit in hits]
+    assert [1, 0, 0, 0, 0] == [hit.signals["reranker"] for hit in hits]
     assert [hit.score for hit in plain] == pytest.approx([hit.score for hit in hits])
     assert {hit.memory.content: hit.relevance for hit in plain} == pytest.approx(
         {hit.memory.content: hit.relevance for hit in hits}
@@ -123,7 +123,7 @@ async def test_reranking_is_off_by_default():
 
         assert memories.reranker is None
         assert "reranking" not in await memories.stats()
-    assert all("reranker" not in hit.parts for hit in hits)
+    assert all("reranker" not in hit.signals for hit in hits)
 
 
 async def test_reranker_reads_more_hits_than_requested():
@@ -137,7 +137,7 @@ async def test_reranker_reads_more_hits_than_requested():
         assert 120 == len(reranker.calls[0][1]) + len(reranker.calls[1][1]) + 20
     assert "door n° 17." == hit.memory.content
     assert 60 == len(everything) == len({one.memory.id for one in everything})
-    assert [True] * 50 + [False] * 10 == ["reranker" in one.parts for one in everything]
+    assert [True] * 50 + [False] * 10 == ["reranker" in one.signals for one in everything]
     assert sorted((one.score for one in everything), reverse=True) == [one.score for one in everything]
 
 
@@ -149,7 +149,7 @@ async def test_number_of_reranked_hits_is_a_setting():
         hits = await memories.search("the door", limit=5)
 
     assert [2] == [len(texts) for _, texts in reranker.calls]
-    assert [2, 3] == [len(hits[:2]), len([hit for hit in hits if "reranker" not in hit.parts])]
+    assert [2, 3] == [len(hits[:2]), len([hit for hit in hits if "reranker" not in hit.signals])]
 
 
 async def test_reranker_gets_topic_and_reasons_within_its_limits():
@@ -346,7 +346,7 @@ async def test_search_succeeds_when_reranker_raises(caplog):
             name: count for name, count in (await memories.stats())["reranking"].items() if name != "seconds"
         }
     assert plain == contents(hits)
-    assert all("reranker" not in hit.parts for hit in hits)
+    assert all("reranker" not in hit.signals for hit in hits)
     assert "the reranker far raised OSError: a search goes on without" in caplog.text
     assert "door" not in caplog.text
 
@@ -416,7 +416,7 @@ async def test_search_succeeds_when_reranker_times_out(caplog):
 
         assert 1 == late == reranker.left
     assert 5 == len(hits)
-    assert all("reranker" not in hit.parts for hit in hits)
+    assert all("reranker" not in hit.signals for hit in hits)
     assert "the reranker waiting took longer than 0.01 s" in caplog.text
 
 
@@ -450,7 +450,7 @@ async def test_hanging_reranker_thread_blocks_no_search():
 async def _until_reranked(memories):
     while True:
         hits = await memories.search("door")
-        if "reranker" in hits[0].parts:
+        if "reranker" in hits[0].signals:
             return hits
 
 

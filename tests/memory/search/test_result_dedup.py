@@ -108,10 +108,10 @@ async def test_sixty_copies_of_an_insight_are_one_hit(store):
     )
     others = [await store.save_insight(f"Cached pages of guild 0-{number} never expire.") for number in range(1, 13)]
     hits = await store.search("when do cached pages expire", limit=10)
-    (told,) = (hit for hit in hits if hit.copies)
+    (told,) = (hit for hit in hits if hit.duplicates)
 
     assert 10 == len(hits)
-    assert {one.id for one in copies} == {told.memory.id, *told.copies}
+    assert {one.id for one in copies} == {told.memory.id, *told.duplicates}
     assert {hit.memory.id for hit in hits} - {told.memory.id} <= {one.id for one in others}
 
 

@@ -45,6 +45,7 @@ from mama_structs.memory.types.model import (
     StoredEvidence,
     evidence_digests,
     from_milliseconds,
+    is_outcome_reason,
     text_digest,
     to_milliseconds,
 )
@@ -122,6 +123,13 @@ class Model:
 
     def links_of(self, memory_id):
         return self.plain.read_links(self.plain.find(memory_id))
+
+    def delete(self, memory_id):
+        """Delete a memory and the contexts with the reasons of its outcomes."""
+        ends = [link.from_id for link in self.links_of(memory_id) if link.metadata.original_relationship == "outcome_of"]
+        for reason in [end for end in ends if end != memory_id and is_outcome_reason(self.get(end))]:
+            self.plain.delete(reason)
+        self.plain.delete(memory_id)
 
     def pick(self, number, types=None):
         ids = [memory_id for memory_id in self.ids() if types is None or self.get(memory_id).type in types]
@@ -208,7 +216,7 @@ class MemoryMachine(RuleBasedStateMachine):
         model = self.models[namespace]
         seen = self.store(1 - actor, namespace)
         assert memory == self.run(seen.get(memory.id))
-        links = self.run(seen.links_of(memory.id))
+        links = self.run(seen.links(memory.id))
         own = [link for link in links if link.from_id == memory.id]
         assert links == own
         expected = {}
@@ -227,7 +235,7 @@ class MemoryMachine(RuleBasedStateMachine):
         assert len({link.to_id for link in automatic} - covered) == len({link.to_id for link in automatic})
         assert memory.namespace == namespace
         model.plain.put(memory, links=links, contents=CONTENTS)
-        rests = self.run(seen.evidence_of(memory.id))
+        rests = self.run(seen.evidence(memory.id))
         assert list(map(CONTENTS.get, evidence_digests(memory.evidence))) == list(
             dict.fromkeys(one.text for one in rests if one.digest)
         )
@@ -465,8 +473,8 @@ class MemoryMachine(RuleBasedStateMachine):
         model = self.models[namespace]
         chosen = model.pick(pick)
         if chosen is not None:
-            assert len(model.links_of(chosen)) == self.do(actor, namespace, lambda store: store.delete(chosen))
-            model.plain.delete(chosen)
+            assert 1 == self.do(actor, namespace, lambda store: store.delete(chosen))
+            model.delete(chosen)
             with pytest.raises(MemoryNotFound):
                 self.do(1 - actor, namespace, lambda store: store.get(chosen))
 
@@ -550,7 +558,7 @@ class MemoryMachine(RuleBasedStateMachine):
         assert 1 == sum(failed)
         saves = len(texts) + 1
         if chosen is not None and not failed[saves]:
-            self.models[namespace].plain.delete(chosen)
+            self.models[namespace].delete(chosen)
         saved = [memory for memory, lost in zip(results[:saves], failed, strict=False) if not lost]
         assert [text for text, lost in zip([*texts, texts[0]], failed, strict=False) if not lost] == [
             memory.content for memory in saved
@@ -654,7 +662,7 @@ class MemoryMachine(RuleBasedStateMachine):
                 self.do(1 - actor, into, lambda store: admin.import_jsonl(store, file))
             return
         imported = self.do(1 - actor, into, lambda store: admin.import_jsonl(store, file))
-        assert (len(own) - len(known), len(known), 0) == (imported.added, imported.known, imported.dropped_links)
+        assert (len(own) - len(known), len(known), 0) == (imported.added, imported.existing, imported.dropped_links)
         for memory_id, memory in own.items():
             if memory_id not in known:
                 other.plain.put(memory, contents=CONTENTS)
@@ -712,7 +720,7 @@ class MemoryMachine(RuleBasedStateMachine):
         chain = self.do(actor, namespace, lambda store: store.history(topic=topic))
         assert plain.get(found.chain.nodes) == list(chain.memories)
         assert plain.get(found.chain.forks) == list(chain.forks)
-        assert plain.get([step.node for step in found.around]) == [one.memory for one in chain.around]
+        assert plain.get([step.node for step in found.around]) == [one.memory for one in chain.nearby]
         chosen = model.pick(pick)
         if chosen is not None:
             nodes = graph.find_evolution(plain, plain.find(chosen))
@@ -734,7 +742,7 @@ class MemoryMachine(RuleBasedStateMachine):
             if (kinds is None or memory.type in kinds) and topic in {None, memory.topic}
         }
         hits = self.do(actor, namespace, lambda store: store.search(text, type=kinds, topic=topic, limit=5))
-        found = [memory_id for hit in hits for memory_id in (hit.memory.id, *hit.copies)]
+        found = [memory_id for hit in hits for memory_id in (hit.memory.id, *hit.duplicates)]
         assert len(found) == len(set(found))
         # Near duplicates are folded into other hits, so `found` also contains the copies.
         assert expected == set(found) if len(hits) < 5 else expected >= set(found)

@@ -113,22 +113,25 @@ async def test_save_of_other_types_returns_given_fields(store):
 
 BAD = [
     (lambda s: s.save_decision("x", topic="", reasoning=""), "topic"),
-    (lambda s: s.save_decision("  ", topic="t", reasoning=""), "decision"),
-    (lambda s: s.save_decision(7, topic="t", reasoning=""), "decision"),
+    (lambda s: s.save_decision("  ", topic="t", reasoning=""), "content"),
+    (lambda s: s.save_decision(7, topic="t", reasoning=""), "content"),
     (lambda s: s.save_decision("x", topic="t", reasoning=None), "reasoning"),
     (lambda s: s.save_decision("x", topic="t", reasoning="", confidence=1.5), "confidence"),
     (lambda s: s.save_decision("x", topic="t", reasoning="", confidence=float("nan")), "confidence"),
     (lambda s: s.save_decision("x", topic="t", reasoning="", confidence=True), "confidence"),
     (lambda s: s.save_decision("x", topic="t" * 201, reasoning=""), "topic"),
     (lambda s: s.save_decision("x", topic="t", reasoning="", supersedes=""), "supersedes"),
-    (lambda s: s.save_decision("x", topic="t", reasoning="", implements="one"), "implements"),
+    (lambda s: s.save_decision("x", topic="t", reasoning="", implements=7), "implements"),
     (lambda s: s.save_decision("x", topic="t", reasoning="", links=[{"to_id": "a"}]), "relationship"),
     (
         lambda s: s.save_decision("x", topic="t", reasoning="", links=[{"to_id": "a", "relationship": "b", "c": 1}]),
         "'c'",
     ),
     (lambda s: s.save_decision("x", topic="t", reasoning="", links={"to_id": "a"}), "links"),
-    (lambda s: s.save_decision("x", topic="t", reasoning="", created_at=datetime(2026, 1, 1)), "time zone"),  # noqa: DTZ001 - the case
+    (lambda s: s.save_decision("x", topic="t", reasoning="", created_at=5), "created_at"),
+    (lambda s: s.save_decision("x", topic="t", reasoning="", created_at="soon"), "created_at"),
+    (lambda s: s.save_decision("x", topic="t", reasoning="", created_at=timedelta(days=-1)), "created_at"),
+    (lambda s: s.save_decision("x", topic="t", reasoning="", valid_until=timedelta(days=10**8)), "valid_until"),
     (
         lambda s: s.save_decision("x", topic="t", reasoning="", created_at=datetime(9999, 1, 1, tzinfo=UTC)),
         "created_at",
@@ -138,32 +141,55 @@ BAD = [
     (lambda s: s.save_context("x" * 1_000_001), "content"),
     (lambda s: s.save_checkpoint("x", open_files="a.py"), "open_files"),
     (lambda s: s.save_insight("x", tags=[""]), "tags"),
-    (lambda s: s.save_many([{"type": "context", "content": "x"}, {"type": "idea"}]), r"records\[1\].*type"),
-    (lambda s: s.save_many([{"type": "context", "content": "x", "wrong": 1}]), r"records\[0\].*wrong"),
-    (lambda s: s.save_many([{"type": "decision", "topic": "t"}]), r"records\[0\]"),
-    (lambda s: s.get(""), "id"),
-    (lambda s: s.get(None), "id"),
-    (lambda s: s.count(type="idea"), "types"),
-    (lambda s: s.recent(limit=0), "limit"),
-    (lambda s: s.recent(limit=True), "limit"),
-    (lambda s: s.recent(since="yesterday"), "since"),
+    (lambda s: s.save_many([{"type": "context", "content": "x"}, {"type": "idea"}]), r"items\[1\].*type"),
+    (lambda s: s.save_many([{"type": "context", "content": "x", "wrong": 1}]), r"items\[0\].*wrong"),
+    (lambda s: s.save_many([{"type": "decision", "topic": "t"}]), r"items\[0\]"),
+    (lambda s: s.get(""), "memory"),
+    (lambda s: s.get(None), "memory"),
+    (lambda s: s.count(type="idea"), "type"),
+    (lambda s: s.list(limit=0), "limit"),
+    (lambda s: s.list(limit=True), "limit"),
+    (lambda s: s.list(since="yesterday"), "since"),
+    (lambda s: s.list(order="best"), "order"),
+    (lambda s: s.list(cursor="?"), "cursor"),
+    (lambda s: s.list(cursor=5), "cursor"),
+    (lambda s: s.list(where={"tags": "a"}), "Filter"),
+    (lambda s: s.list(topic="a", where=Filter(topic="a")), "twice"),
+    (lambda s: s.links(cursor="?"), "cursor"),
+    (lambda s: s.links(limit=0), "limit"),
     (lambda s: s.similar("x", threshold=2), "threshold"),
-    (lambda s: s.about(""), "mention"),
+    (lambda s: s.similar(), "either"),
+    (lambda s: s.similar("x", content="x"), "either"),
+    (lambda s: s.history(), "either"),
+    (lambda s: s.history("x", topic="x"), "either"),
+    (lambda s: s.delete(), "where"),
+    (lambda s: s.delete(where=Filter()), "where"),
+    (lambda s: s.delete("x", dry_run=1), "dry_run"),
+    (lambda s: s.erase(), "where"),
+    (lambda s: s.erase(where=Filter()), "where"),
+    (lambda s: s.update("x"), "update"),
+    (lambda s: s.update("x", " "), "content"),
+    (lambda s: s.save("x", type="decision"), "type"),
+    (lambda s: s.save("x", extra=5), "extra"),
+    (lambda s: s.save("x", extra={str(number): 0 for number in range(65)}), "extra"),
+    (lambda s: s.save("x", extra={"a": "b" * 10_000}), "extra"),
+    (lambda s: s.save("x", extra={"a": {1}}), "extra"),
+    (lambda s: s.unlink(5), "link"),
     (lambda s: s.search(""), "query"),
     (lambda s: s.search("x" * 10_001), "query"),
-    (lambda s: s.search("x", since=datetime(2026, 1, 1)), "since"),  # noqa: DTZ001 - the case
-    (lambda s: s.search("x", type=["decision", "x"]), "types"),
-    (lambda s: s.search("x", predicate=Filter(mentions=[])), "mentions"),
-    (lambda s: s.search("x", type=[]), "types"),
+    (lambda s: s.search("x", since=5), "since"),
+    (lambda s: s.search("x", type=["decision", "x"]), "type"),
+    (lambda s: s.list(where=Filter(mentions=[])), "mentions"),
+    (lambda s: s.search("x", type=[]), "type"),
     (lambda s: s.search("x", superseded="never"), "superseded"),
     (lambda s: s.search("x", min_relevance=1.5), "min_relevance"),
     (lambda s: s.search("x", max_chars=0), "max_chars"),
-    (lambda s: s.save_many(None), "records"),
+    (lambda s: s.save_many(None), "items"),
     (lambda s: s.save_many([{"type": "context", "content": "x", "now": 5}]), "now"),
     (lambda s: s.save_many([], progress=5), "progress"),
-    (lambda s: s.export_jsonl(5), "path"),
+    (lambda s: admin.export_jsonl(s, 5), "path"),
     (lambda s: s.search("x", as_of=5), "as_of"),
-    (lambda s: s.by_topic(" "), "topic"),
+    (lambda s: s.history(topic=" "), "topic"),
     (lambda s: s.set_outcome("x", "GOOD"), "outcome"),
     (lambda s: s.set_outcome("x", "FAILED"), "reason"),
     (lambda s: s.set_outcome("x", "FAILED", reason=" "), "reason"),
@@ -173,7 +199,7 @@ BAD = [
     (lambda s: s.traverse("a", max_depth=0), "max_depth"),
     (lambda s: s.traverse("a", link_types=["x"]), "link_types"),
     (lambda s: s.traverse("a", min_strength=-0.1), "min_strength"),
-    (lambda s: s.prune(now="x"), "now"),
+    (lambda s: admin.prune(s, now="x"), "now"),
 ]
 
 
@@ -189,17 +215,22 @@ async def test_save_with_invalid_argument_raises_and_saves_nothing(store, call, 
 UNKNOWN = [
     lambda s, near: s.get(near),
     lambda s, near: s.delete(near),
-    lambda s, near: s.evolution(near),
-    lambda s, near: s.links_of(near),
+    lambda s, near: s.delete([near]),
+    lambda s, near: s.erase(near),
+    lambda s, near: s.update(near, "y"),
+    lambda s, near: s.evidence(near),
+    lambda s, near: s.explain("x", near),
+    lambda s, near: s.similar(near),
+    lambda s, near: s.history(near),
+    lambda s, near: s.links(near),
     lambda s, near: s.traverse(near),
-    lambda s, near: s.connected(near),
-    lambda s, near: s.load_context(near),
+    lambda s, near: s.details(near),
     lambda s, near: s.set_outcome(near, "SUCCESS"),
     lambda s, near: s.supersede(near, "x", reasoning=""),
     lambda s, near: s.save_decision("x", topic="t", reasoning="", supersedes=near),
     lambda s, near: s.save_checkpoint("x", implements=[near]),
     lambda s, near: s.save_insight("x", links=[{"to_id": near, "relationship": "refines"}]),
-    lambda s, near: s.save_many([{"type": "checkpoint", "summary": "x", "implements": [near]}]),
+    lambda s, near: s.save_many([{"type": "checkpoint", "content": "x", "implements": [near]}]),
 ]
 
 
@@ -261,10 +292,10 @@ async def test_save_many_keeps_order_and_reports_progress(tmp_path):
     assert list(reversed(saved)) == await store.list(limit=1000)
     assert (300, 300) == told[-1]
 
-    bad = {"type": "checkpoint", "summary": "x", "implements": ["nothing"]}
+    bad = {"type": "checkpoint", "content": "x", "implements": ["nothing"]}
     with pytest.raises(MemoryNotFound) as caught:
         await store.save_many([*records, bad])
-    assert ["in records[300]"] == caught.value.__notes__
+    assert ["in items[300]"] == caught.value.__notes__
     assert 300 == await store.count()
     assert [] == await store.save_many([])
     await place.close()
@@ -314,14 +345,14 @@ async def test_repeated_system_link_is_stored_once(store):
 
 
 async def test_delete_removes_all_links_of_memory_only(store):
-    """The number of links is returned. Neighbours and their other links remain."""
+    """Neighbours and their other links remain."""
     saved = [await store.save_decision("use JWT", topic="auth", reasoning="")]
     for number in range(3):
         saved.append(await store.supersede(saved[-1].id, f"use {number}", reasoning=""))
     before = {link.id for memory in saved for link in await store.links(memory.id)}
     own = {link.id for link in await store.links(saved[1].id)}
 
-    assert len(own) == await store.delete(saved[1].id)
+    assert 1 == await store.delete(saved[1].id)
     left = [saved[0], *saved[2:]]
     assert before - own == {link.id for memory in left for link in await store.links(memory.id)}
     assert [saved[0].id] == [memory.id for memory in await store.history(saved[0].id)]
@@ -391,7 +422,7 @@ WORDS = st.sampled_from(["login", "token", "shield", "planet", "raid", "fleet"])
 FILTERS = st.fixed_dictionaries(
     {},
     optional={
-        "types": st.sets(st.sampled_from(list(MemoryType)), min_size=1),
+        "type": st.sets(st.sampled_from(list(MemoryType)), min_size=1),
         "topic": st.sampled_from(["auth", "raids", "none of them"]),
         "since": st.integers(0, 60).map(lambda hours: START + timedelta(hours=hours)),
         "until": st.integers(0, 60).map(lambda hours: START + timedelta(hours=hours)),
@@ -427,10 +458,10 @@ async def test_search_filters_are_exact(exact_up_to):
             match number % 4:
                 case 0:
                     records.append(
-                        {"type": "decision", "topic": topic, "decision": text, "reasoning": "", "created_at": at}
+                        {"type": "decision", "topic": topic, "content": text, "reasoning": "", "created_at": at}
                     )
                 case 1:
-                    records.append({"type": "checkpoint", "summary": text, "created_at": at})
+                    records.append({"type": "checkpoint", "content": text, "created_at": at})
                 case 2:
                     records.append({"type": "insight", "content": text, "created_at": at})
                 case 3:
@@ -452,22 +483,24 @@ async def test_search_filters_are_exact(exact_up_to):
             passing = {
                 one.id
                 for one in everything
-                if ("types" not in where or one.type in where["types"])
+                if ("type" not in where or one.type in where["type"])
                 and ("topic" not in where or one.topic == where["topic"])
                 and ("since" not in where or one.created_at >= where["since"])
                 and ("until" not in where or one.created_at < where["until"])
                 and ("mentions" not in where or where["mentions"] <= set(one.mentions))
             }
-            hits = runner(store.search(query, limit=limit, **where))
+            further = {name: where[name] for name in ("until", "mentions") if name in where}
+            direct = {name: value for name, value in where.items() if name not in further}
+            hits = runner(store.search(query, limit=limit, where=Filter(**further), **direct))
             found = [hit.memory.id for hit in hits]
-            copies = [name for hit in hits for name in hit.copies]
+            copies = [name for hit in hits for name in hit.duplicates]
             assert passing >= {*found, *copies}
             assert len({*found, *copies}) == len(found) + len(copies)
             assert limit == len(found) or passing == {*found, *copies}
             scores = [hit.score for hit in hits]
             assert sorted(scores, reverse=True) == scores
             assert all(0 <= hit.relevance <= 1 for hit in hits)
-            recent = runner(store.list(limit=limit, **{key: where[key] for key in ("types", "since") if key in where}))
+            recent = runner(store.list(limit=limit, **{key: where[key] for key in ("type", "since") if key in where}))
             assert sorted(recent, key=lambda one: one.created_at, reverse=True) == recent
             assert len(everything) == runner(store.count())
 
@@ -497,7 +530,7 @@ async def test_search_finds_others_among_two_thousand_equal_memories(tmp_path, e
     vectors_settled(store)
     for memory in saved:
         assert memory.id == (await store.search(memory.content))[0].memory.id
-        similar = await store.similar(memory.content, threshold=0.0, limit=3)
+        similar = await store.similar(content=memory.content, threshold=0.0, limit=3)
         assert memory.id == similar[0].memory.id
     assert 16 == len(await store.search("nothing new on the login", type=["insight"], limit=20))
     assert 50 == len({hit.memory.id for hit in await store.search("nothing new on the login", limit=50)})
@@ -564,15 +597,15 @@ CALLS = {
     "link": lambda s, ids: s.link(ids[0], ids[1], "another new word"),
     "delete": lambda s, ids: s.delete(ids[1]),
     "search": lambda s, ids: s.search("login"),
-    "similar": lambda s, ids: s.similar("the login"),
+    "similar": lambda s, ids: s.similar(content="the login"),
     "traverse": lambda s, ids: s.traverse(ids[0]),
     "relationships": lambda s, ids: s.relationships(),
-    "prune": lambda s, ids: s.prune(now=START + timedelta(days=100)),
-    "check": lambda s, ids: s.check(),
-    "rebuild": lambda s, ids: s.rebuild(),
-    "import_jsonl": lambda s, ids: s.import_jsonl(s.file),
-    "export_jsonl": lambda s, ids: s.export_jsonl(s.file.with_name("another")),
-    "reembed": lambda s, ids: s.reembed(SMALL),
+    "prune": lambda s, ids: admin.prune(s, now=START + timedelta(days=100)),
+    "check": lambda s, ids: admin.check(s),
+    "rebuild": lambda s, ids: admin.rebuild(s),
+    "import_jsonl": lambda s, ids: admin.import_jsonl(s, s.file),
+    "export_jsonl": lambda s, ids: admin.export_jsonl(s, s.file.with_name("another")),
+    "reembed": lambda s, ids: admin.reembed(s, SMALL),
 }  # fmt: skip
 
 
@@ -679,27 +712,28 @@ async def test_methods_return_empty_results_for_empty_store(store):
         []
         == await store.list()
         == await store.search("x")
-        == await store.similar("x")
-        == await store.list(predicate=Filter(mentions="2-1"))
+        == await store.similar(content="x")
+        == await store.list(where=Filter(mentions="2-1"))
     )
     assert await store.latest_checkpoint() is None
     assert () == (await store.history(topic="x")).memories
     assert [] == await store.relationships()
     assert 0 == await admin.prune(store)
     assert not (await admin.maintain(store)).due
-    assert [] == await admin.check(store) == await admin.rebuild(store)
+    assert [] == await admin.rebuild(store)
+    assert () == (await admin.check(store)).issues
     assert 0 == (await store.stats())["memories"]
 
 
 async def test_methods_work_with_single_memory(store):
     memory = await store.save_checkpoint("half done near 2-1")
-    assert [memory] == await store.list(predicate=Filter(mentions="2-1")) == await store.list()
+    assert [memory] == await store.list(where=Filter(mentions="2-1")) == await store.list()
     assert [memory] == [hit.memory for hit in await store.search("anything at all")]
     assert [] == await store.similar(memory.id) == await store.traverse(memory.id) == await store.links(memory.id)
     assert (memory,) == (await store.history(memory.id)).memories
-    surroundings = await store.load_context(memory.id)
-    assert (memory, (), ()) == (surroundings.memory, surroundings.around, surroundings.links)
-    assert 0 == await store.delete(memory.id)
+    details = await store.details(memory.id)
+    assert (memory, (), ()) == (details.memory, details.nearby, details.links)
+    assert 1 == await store.delete(memory.id)
     assert 0 == await store.count()
     assert memory.id != (await store.save_checkpoint("half done near 2-1")).id
 
@@ -725,21 +759,19 @@ async def test_call_on_closed_store_raises(tmp_path):
     store = session.memories
     await session.close()
     given = {
-        "records": [{"type": "context", "content": "x"}],
-        "direction": "both",
-        "embedder": SMALL,
-        "path": tmp_path / "x",
+        "items": [{"type": "context", "content": "x"}],
     }
     for name, method in inspect.getmembers(MemoryStore, inspect.iscoroutinefunction):
-        if name.startswith("_") or name == "close":
+        if name.startswith("_"):
             continue
         needed = [
-            parameter.name
+            parameter
             for parameter in list(inspect.signature(method).parameters.values())[1:]
             if parameter.default is inspect.Parameter.empty
         ]
+        values = {parameter.name: given.get(parameter.name, "SUCCESS") for parameter in needed}
         with pytest.raises(SessionClosed):
-            await getattr(store, name)(*[given.get(parameter, "SUCCESS") for parameter in needed])
+            await getattr(store, name)(**values)
     await store._close()
 
 
@@ -750,7 +782,7 @@ async def test_session_without_directory_has_memories():
         second = await session.memories.supersede(first.id, "use sessions", reasoning="")
         assert [second, first] == await session.memories.list()
         assert second.id == (await session.memories.search("what do we use"))[0].memory.id
-        assert [] == [one for one in (await admin.check(session)).findings if one.severity == "error"]
+        assert [] == [one for one in (await admin.check(session)).issues if one.severity == "error"]
         await admin.rebuild(session.memories)
         assert 2 == await session.memories.count()
 

@@ -71,7 +71,7 @@ async def test_filters_and_limits_are_exact_over_two_namespaces(records, limit, 
     newest = sorted((memory.created_at for memory in passing), reverse=True)[:limit]
     assert newest == [memory.created_at for memory in await both.list(type=kinds, limit=limit)]
     named = [memory for memory in passing if "2-1" in memory.mentions]
-    assert min(limit, len(named)) == len(await both.list(type=kinds, limit=limit, predicate=Filter(mentions="2-1")))
+    assert min(limit, len(named)) == len(await both.list(limit=limit, where=Filter(mentions="2-1")))
     assert {memory.id for memory in saved if memory.topic == "auth"} == {
         one.id for one in await both.history(topic="auth")
     }
@@ -326,7 +326,7 @@ async def test_evidence_in_read_namespace_lowers_trust(home):
             "Send all keys", topic="keys", reasoning="as it says", evidence=[page.id]
         )
         (many,) = await session.memories.save_many(
-            [{"type": "decision", "topic": "a", "decision": "b", "reasoning": "c", "evidence": ["a talk", page.id]}]
+            [{"type": "decision", "topic": "a", "content": "b", "reasoning": "c", "evidence": ["a talk", page.id]}]
         )
         other = await session.memories.save_decision(
             "Keep them", topic="keys", reasoning="no", evidence=[f"{page.id[:-4]}0000"]

@@ -114,7 +114,7 @@ async def test_evidence_text_round_trip_is_exact(texts, plain):
         async with opened(Path(home), handles) as store:
             saved = await decision(store, *handles.texts, *plain)
         async with opened(Path(home)) as store:
-            found = await store.evidence_of(saved.id)
+            found = await store.evidence(saved.id)
             assert saved == await store.get(saved.id)
             assert sorted({text_digest(text) for text in texts}) == await kept_in(store)
             assert [] == await admin.check(store)
@@ -142,8 +142,8 @@ async def test_evidence_repr_truncates_long_text(tmp_path):
     async with opened(tmp_path, Handles({"ref:a": "long text " * 1000})) as store:
         saved = await decision(store, "ref:a", "https://example.org")
 
-        assert "10,000 characters" in repr((await store.evidence_of(saved.id))[0])
-        assert len(repr(await store.evidence_of(saved.id))) < 250
+        assert "10,000 characters" in repr((await store.evidence(saved.id))[0])
+        assert len(repr(await store.evidence(saved.id))) < 250
 
 
 async def test_evidence_has_text_of_the_time_of_saving(tmp_path):
@@ -155,8 +155,8 @@ async def test_evidence_has_text_of_the_time_of_saving(tmp_path):
         handles.texts["ref:a"] = "second"
         first, second = await call, await decision(store, "ref:a")
 
-        assert ["first"] == [one.text for one in await store.evidence_of(first.id)]
-        assert ["second"] == [one.text for one in await store.evidence_of(second.id)]
+        assert ["first"] == [one.text for one in await store.evidence(first.id)]
+        assert ["second"] == [one.text for one in await store.evidence(second.id)]
 
 
 async def test_supersede_and_save_many_store_evidence_texts(tmp_path):
@@ -165,12 +165,12 @@ async def test_supersede_and_save_many_store_evidence_texts(tmp_path):
     async with opened(tmp_path, handles) as store:
         first = await decision(store, "ref:a")
         later = await store.supersede(first.id, "else", reasoning="better", evidence=["fd:1", *first.evidence])
-        record = {"type": "decision", "topic": "t", "decision": "d", "reasoning": "r"}
+        record = {"type": "decision", "topic": "t", "content": "d", "reasoning": "r"}
         many = await store.save_many([{**record, "evidence": ["fd:1"]}, {**record, "evidence": later.evidence}])
 
-        assert ["two", "one"] == [one.text for one in await store.evidence_of(later.id)]
-        assert ["two"] == [one.text for one in await store.evidence_of(many[0].id)]
-        assert ["two", "one"] == [one.text for one in await store.evidence_of(many[1].id)]
+        assert ["two", "one"] == [one.text for one in await store.evidence(later.id)]
+        assert ["two"] == [one.text for one in await store.evidence(many[0].id)]
+        assert ["two", "one"] == [one.text for one in await store.evidence(many[1].id)]
         assert 2 == len(await kept_in(store))
         assert [] == await admin.check(store)
 
@@ -179,12 +179,12 @@ async def test_record_may_refer_to_text_of_earlier_record(tmp_path):
     """A record of a batch may refer by hash to a text that the same call stores."""
     handles = Handles({"ref:a": "one"})
     named = str(StoredEvidence("ref:a@1", text_digest("one")))
-    record = {"type": "decision", "topic": "t", "decision": "d", "reasoning": "r"}
+    record = {"type": "decision", "topic": "t", "content": "d", "reasoning": "r"}
     async with opened(tmp_path, handles) as store:
         saved = await store.save_many([{**record, "evidence": ["ref:a"]}, {**record, "evidence": [named]}])
         await store.delete(saved[0].id)
 
-        assert ["one"] == [one.text for one in await store.evidence_of(saved[1].id)]
+        assert ["one"] == [one.text for one in await store.evidence(saved[1].id)]
 
 
 # Rejected evidence
@@ -192,7 +192,7 @@ async def test_record_may_refer_to_text_of_earlier_record(tmp_path):
 
 async def test_save_with_unknown_handle_raises_and_saves_nothing(tmp_path):
     """In a batch, a note on the error contains the index of the record."""
-    record = {"type": "decision", "topic": "t", "decision": "d", "reasoning": "r"}
+    record = {"type": "decision", "topic": "t", "content": "d", "reasoning": "r"}
     async with opened(tmp_path, Handles({"ref:a": "one"})) as store:
         with pytest.raises(HandleNotFound, match="ref:b"):
             await decision(store, "ref:a", "ref:b")
@@ -208,7 +208,7 @@ async def test_save_rejects_too_long_text(tmp_path, most, fits):
     """The size in UTF-8 counts. The error contains none of the text, and nothing is saved."""
     async with opened(tmp_path, Handles({"ref:a": "기억"}), max_evidence=most) as store:
         if fits:
-            assert ["기억"] == [one.text for one in await store.evidence_of((await decision(store, "ref:a")).id)]
+            assert ["기억"] == [one.text for one in await store.evidence((await decision(store, "ref:a")).id)]
         else:
             with pytest.raises(InvalidArgument, match=rf"^evidence\[1\] must refer to at most {most} bytes") as refused:
                 await decision(store, "https://x", "ref:a")
@@ -236,7 +236,7 @@ async def test_save_rejects_unknown_text_hash(tmp_path):
     """An item that refers to a text that is not stored could never be resolved."""
     named = str(StoredEvidence("ref:a@1", text_digest("elsewhere")))
     handles = Handles({})
-    record = {"type": "decision", "topic": "t", "decision": "d", "reasoning": "r", "evidence": [named]}
+    record = {"type": "decision", "topic": "t", "content": "d", "reasoning": "r", "evidence": [named]}
     async with opened(tmp_path, handles) as store:
         with pytest.raises(InvalidArgument, match=r"evidence\[1\] names a text by its hash that no memory keeps"):
             await decision(store, "https://x", named)
@@ -259,7 +259,7 @@ async def test_evidence_of_unknown_memory_raises(tmp_path):
     """The error is `MemoryNotFound`."""
     async with opened(tmp_path) as store:
         with pytest.raises(MemoryNotFound):
-            await store.evidence_of("decision_x_1_00000000")
+            await store.evidence("decision_x_1_00000000")
 
 
 # Sharing and deletion
@@ -281,7 +281,7 @@ async def test_text_is_deleted_with_last_memory_that_refers_to_it(tmp_path, orde
             assert sorted(expected) == await kept_in(store)
             assert [] == await admin.check(store)
             for other in left:
-                assert "shared" == (await store.evidence_of(saved[other].id))[0].text
+                assert "shared" == (await store.evidence(saved[other].id))[0].text
 
         assert [] == await rows_of(store)
 
@@ -343,7 +343,7 @@ async def test_deleted_text_can_be_stored_again(tmp_path):
 
         await store._engine.write(plan)
 
-        assert ["again"] == [one.text for one in await store.evidence_of(saved.id)]
+        assert ["again"] == [one.text for one in await store.evidence(saved.id)]
         assert [text_digest("again")] == await kept_in(store)
         assert [] == await admin.check(store)
 
@@ -360,7 +360,7 @@ async def test_other_changes_keep_evidence(tmp_path):
         await admin.rebuild(store)
         await admin.reembed(store, HashEmbedder(dimensions=32))
 
-        assert ["shared"] == [one.text for one in await store.evidence_of(first.id)]
+        assert ["shared"] == [one.text for one in await store.evidence(first.id)]
         assert [text_digest("shared")] == await kept_in(store)
         assert [] == await admin.check(store)
 
@@ -370,10 +370,10 @@ async def test_evidence_texts_are_shared_between_processes(tmp_path):
     handles = Handles({"ref:a": "shared"})
     async with opened(tmp_path, handles) as one, opened(tmp_path, handles) as other:
         first = await decision(one, "ref:a")
-        assert "shared" == (await other.evidence_of(first.id))[0].text
+        assert "shared" == (await other.evidence(first.id))[0].text
         second = await other.save_decision("d", topic="t", reasoning="", evidence=first.evidence)
         await other.delete(first.id)
-        assert "shared" == (await one.evidence_of(second.id))[0].text
+        assert "shared" == (await one.evidence(second.id))[0].text
         assert [] == await admin.check(one)
         await one.delete(second.id)
 
@@ -474,7 +474,7 @@ async def test_damaged_text_is_never_returned(tmp_path, name):
         bad, good = await decision(store, "ref:a"), await decision(store, "ref:b")
         await plant(store, lambda rows: damage(rows, name))
         with pytest.raises(StoreDamaged) as refused:
-            await store.evidence_of(bad.id)
+            await store.evidence(bad.id)
         findings = await admin.check(store)
         with pytest.raises(StoreDamaged):
             await admin.export_jsonl(store, tmp_path / "x")
@@ -485,11 +485,11 @@ async def test_damaged_text_is_never_returned(tmp_path, name):
         assert "secret" not in f"{refused.value}{refused.value.findings}{findings}"
         assert not (tmp_path / "x").exists()
         assert bad == await store.get(bad.id)
-        assert "whole" == (await store.evidence_of(good.id))[0].text
+        assert "whole" == (await store.evidence(good.id))[0].text
         # A memory with a damaged text can still be changed.
         await store.set_outcome(bad.id, "SUCCESS")
         await decision(store, "ref:a")
-        assert "secret" == (await store.evidence_of(bad.id))[0].text
+        assert "secret" == (await store.evidence(bad.id))[0].text
         assert [] == await admin.check(store)
 
 
@@ -568,8 +568,8 @@ async def test_memory_view_resolves_own_handles(tmp_path):
     async with opened(tmp_path, Handles({"ref:a": "of one"})) as one:
         other = one.resolving(Handles({"ref:a": "of the other"}))
         first, second = await decision(one, "ref:a"), await decision(other, "ref:a")
-        assert "of the other" == (await one.evidence_of(second.id))[0].text
-        assert "of one" == (await other.evidence_of(first.id))[0].text
+        assert "of the other" == (await one.evidence(second.id))[0].text
+        assert "of one" == (await other.evidence(first.id))[0].text
         await admin.reembed(other, HashEmbedder(dimensions=32))
         assert 32 == one.embedder.dimensions
         assert second == (await one.search("what", limit=1))[0].memory

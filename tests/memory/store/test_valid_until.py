@@ -42,10 +42,10 @@ async def found(store):
     return {
         "search": [hit.memory.content for hit in await store.search("mirror for 2-1 builds")],
         "recent": [memory.content for memory in await store.list()],
-        "about": [memory.content for memory in await store.list(predicate=Filter(mentions="2-1"))],
-        "similar": [one.memory.content for one in await store.similar("mirror for 2-1 builds", threshold=0.0)],
+        "about": [memory.content for memory in await store.list(where=Filter(mentions="2-1"))],
+        "similar": [one.memory.content for one in await store.similar(content="mirror for 2-1 builds", threshold=0.0)],
         "topic": [memory.content for memory in await store.history(topic="builds")],
-        "around": [one.memory.content for one in (await store.history(topic="builds")).around],
+        "around": [one.memory.content for one in (await store.history(topic="builds")).nearby],
         "checkpoint": [] if latest is None else [latest.content],
     }
 

@@ -1,4 +1,4 @@
-"""After a memory is forgotten, no call returns it and no file of the store contains its text."""
+"""After a memory is erased, no call returns it and no file of the store contains its text."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ import pytest
 from memory_helpers import SMALL, OpenedDirectory, PlainEngines
 
 import mama_structs
-from mama_structs import MemorySettings, Session, Settings, admin
+from mama_structs import Filter, MemorySettings, Session, Settings, admin
 from mama_structs.errors import InvalidArgument, MemoryNotFound
 from mama_structs.memory.engines.local.erasure import JOURNAL_HELD_MESSAGE, VIEWS_HELD_MESSAGE
 from mama_structs.memory.engines.local.views.snapshots import LOCK_FILE, SnapshotStore
+from mama_structs.memory.upkeep.erasure import EraseRequest
 from mama_structs.refs.conversations.conversation_log import ConversationKey
 from mama_structs.session.backend import CONVERSATION_DAMAGED_MESSAGE, CONVERSATION_OPEN_MESSAGE
 from mama_structs.storage import connection
@@ -57,6 +58,12 @@ def files_with(directory, *texts):
     return sorted(holding)
 
 
+async def erase_as_tool(store, *, ids=None, about=None, source=None, before=None, dry_run=False):
+    """Erase memories with the conditions of the tool ``evolve/forget``."""
+    request = EraseRequest.checked(ids=ids, about=about, source=source, before=before)
+    return await store._erase(request, dry_run=dry_run)
+
+
 def opened(path, **options):
     return OpenedDirectory.open(path, embedder=SMALL, settings=QUIET, **options)
 
@@ -71,7 +78,7 @@ async def keep_traces(storage):
 
 @contextlib.asynccontextmanager
 async def filled(path, *, settings=QUIET, count=60):
-    """Yield an open directory, its memories, and the memory that the test will forget."""
+    """Yield an open directory, its memories, and the memory that the test will erase."""
     place = OpenedDirectory.open(path, embedder=SMALL, settings=settings, wait=0.2)
     store = await place.memories()
     await keep_traces(place.storage)
@@ -95,8 +102,8 @@ async def life_of_a_secret(session):
         "one vault", topic="storage", reasoning="cheap", evidence=["ref:plan", "ref:other"]
     )
     await memories.save_decision("trust nobody", topic="trust", reasoning="as said", evidence=["ref:other"])
-    await memories.correct(decision.id, f"{SECRET} one", change_reason=f"{SECRET} two")
-    await memories.correct(decision.id, "two vaults", reasoning=f"{SECRET} three")
+    await memories.update(decision.id, f"{SECRET} one", change_reason=f"{SECRET} two")
+    await memories.update(decision.id, "two vaults", reasoning=f"{SECRET} three")
     await memories.set_outcome(decision.id, "FAILED", reason=f"{SECRET} four")
     topic = await memories.save_decision(
         "hide it",
@@ -111,8 +118,8 @@ async def life_of_a_secret(session):
     return decision, topic
 
 
-async def test_forget_leaves_no_byte_in_any_file(tmp_path):
-    """Content, former texts, reasons, evidence, refs, ids, words and topics are removed, even from backups."""
+async def test_erase_leaves_no_byte_in_any_file(tmp_path):
+    """Content, previous texts, reasons, evidence, refs, ids, words and topics are removed, even from backups."""
     path = tmp_path / "agent.mama"
     async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:
         memories = session.memories
@@ -157,8 +164,8 @@ async def test_forget_leaves_no_byte_in_any_file(tmp_path):
 
 
 @pytest.mark.parametrize("engines", [lambda: None, PlainEngines], ids=["embedded", "plain"])
-async def test_forget_requires_all_filters_to_match(tmp_path, engines):
-    """Ids, mention, topic, source and time each narrow the selection. Nothing else is deleted."""
+async def test_erase_request_requires_all_conditions_to_match(tmp_path, engines):
+    """Ids, mention, topic, source and time each narrow the selection of the tool. Nothing else is deleted."""
     place = opened(tmp_path, engines=engines(), find_mentions=lambda text: [w for w in text.split() if "-" in w])
     store, other = await place.memories(), await place.memories("other")
     early, late = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)
@@ -181,17 +188,17 @@ async def test_forget_requires_all_filters_to_match(tmp_path, engines):
         "before": {"before": early},
         "unknown": {"about": "3-1"},
     }
-    dry = {name: (await store.forget(**asked, dry_run=True)).count for name, asked in questions.items()}
+    dry = {name: (await erase_as_tool(store, **asked, dry_run=True)).count for name, asked in questions.items()}
 
     assert dry == {
         "about": 2, "about before": 1, "source": 2, "source before": 1, "evidence": 1, "ids about": 1, "before": 0,
         "unknown": 0,
     }  # fmt: skip
     assert 4 == await store.count()
-    assert 1 == (await store.forget(about="2-1", before=late)).count
+    assert 1 == (await erase_as_tool(store, about="2-1", before=late)).count
     with pytest.raises(MemoryNotFound):
         await store.get(saved["named"].id)
-    assert 2 == (await store.forget(source="crm")).count
+    assert 2 == (await store.erase(where=Filter(source="crm"))).count
     assert [saved["topic"]] == await store.list()
     assert [kept] == await other.list()
     assert [] == await place.findings()
@@ -205,27 +212,69 @@ async def test_forget_requires_all_filters_to_match(tmp_path, engines):
         ({"about": " "}, "about must not be empty"),
         ({"ids": 7}, "ids must be a list"),
         ({"source": ""}, "source must not be empty"),
-        ({"before": "tomorrow"}, "before must be an ISO 8601 time"),
-        ({"about": "x", "dry_run": 1}, "dry_run must be True or False"),
-        ({"about": "x", "progress": 1}, "progress must be a function"),
     ],
 )
-async def test_forget_without_filter_is_rejected(tmp_path, asked, said):
-    """A missing filter never selects everything, and nothing is deleted."""
+def test_erase_request_without_condition_is_rejected(asked, said):
+    """A tool's request without a condition never selects everything."""
+    with pytest.raises(InvalidArgument, match=said):
+        EraseRequest.checked(**{"ids": None, "about": None, "source": None, "before": None, **asked})
+
+
+@pytest.mark.parametrize("method", ["delete", "erase"])
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({}, r"needs memories or where="),
+        ({"where": Filter()}, r"needs memories or where="),
+        ({"where": {"topic": "x"}}, "where must be a Filter"),
+        ({"memories": 7}, "memories must be"),
+        ({"where": Filter(topic="x"), "dry_run": 1}, "dry_run must be True or False"),
+    ],
+)
+async def test_deletion_without_condition_is_rejected(tmp_path, method, asked, said):
+    """A missing or empty filter never selects everything, and nothing is deleted."""
     place = opened(tmp_path)
     store = await place.memories()
     await store.save_context("kept")
     with pytest.raises(InvalidArgument, match=said):
-        await store.forget(**asked)
+        await getattr(store, method)(**asked)
+    with pytest.raises(InvalidArgument, match="progress must be a function"):
+        await store.erase(where=Filter(topic="x"), progress=1)
     with pytest.raises(MemoryNotFound):
-        await store.forget([(await store.list())[0].id, "context_none_1790000000000_00000000"])
+        await getattr(store, method)([(await store.list())[0].id, "context_none_1790000000000_00000000"])
 
     assert 1 == await store.count()
     await place.close()
 
 
 @pytest.mark.parametrize("engines", [lambda: None, PlainEngines], ids=["embedded", "plain"])
-async def test_forgetting_a_reason_keeps_decision_and_outcome(tmp_path, engines):
+@pytest.mark.parametrize("method", ["delete", "erase"])
+async def test_deletion_requires_ids_and_filter_to_match(tmp_path, engines, method):
+    """Memories and a filter narrow each other. An empty list of memories selects nothing."""
+    place = opened(tmp_path, engines=engines())
+    store = await place.memories()
+    tea, coffee = await store.save("tea is hot", topic="tea"), await store.save("coffee is hot", topic="coffee")
+    other = await store.save("tea is green", topic="tea")
+    delete = getattr(store, method)
+
+    def counted(answer):
+        return answer if method == "delete" else answer.count
+
+    assert 2 == counted(await delete(where=Filter(topic="tea"), dry_run=True))
+    assert 0 == counted(await delete([]))
+    assert 0 == counted(await delete(coffee, where=Filter(topic="tea")))
+    assert 3 == await store.count()
+    assert 1 == counted(await delete([tea, coffee], where=Filter(topic="tea")))
+    assert 1 == counted(await delete((await store.search("green", limit=1))[0]))
+    assert [coffee] == await store.list()
+    with pytest.raises(MemoryNotFound):
+        await delete(other)
+    assert [] == await place.findings()
+    await place.close()
+
+
+@pytest.mark.parametrize("engines", [lambda: None, PlainEngines], ids=["embedded", "plain"])
+async def test_erasing_a_reason_keeps_decision_and_outcome(tmp_path, engines):
     """The decision keeps its outcome without this reason. Its other reasons stay."""
     place = opened(tmp_path, engines=engines())
     store = await place.memories()
@@ -233,7 +282,7 @@ async def test_forgetting_a_reason_keeps_decision_and_outcome(tmp_path, engines)
     await store.set_outcome(decision.id, "PARTIAL", reason="too small")
     await store.set_outcome(decision.id, "FAILED", reason=SECRET)
     (reason,) = [hit.memory for hit in await store.search(SECRET) if hit.memory.content == SECRET]
-    receipt = await store.forget(reason.id)
+    receipt = await store.erase(reason.id)
     left = (await store.get(decision.id)).metadata
 
     assert ({"context": 1}, 2) == (receipt.memories, await store.count())
@@ -251,7 +300,7 @@ async def test_data_held_by_reader_is_pending_until_next_maintenance(tmp_path):
         reader = sqlite3.connect(tmp_path / "journal" / "cache.db", isolation_level=None)
         reader.execute("BEGIN")
         reader.execute("SELECT COUNT(*) FROM Cache").fetchone()
-        receipt = await store.forget(secret.id)
+        receipt = await store.erase(secret.id)
         held = files_with(tmp_path, *WORDS)
         await admin.maintain(store)
         still = files_with(tmp_path, *WORDS)
@@ -279,7 +328,7 @@ async def test_close_finishes_pending_erasure(tmp_path):
         reader.execute("BEGIN")
         reader.execute("SELECT COUNT(*) FROM Cache").fetchone()
         await other.memories()
-        receipt = await store.forget(secret.id)
+        receipt = await store.erase(secret.id)
         reader.close()
         await other.close()
         after = files_with(tmp_path, *WORDS)
@@ -298,9 +347,9 @@ async def test_views_being_written_are_pending(tmp_path):
         assert any(name.endswith(".npy") for name in files_with(tmp_path, *WORDS))
         lock = LockFile.open(folder / LOCK_FILE)
         lock.try_lock(0)
-        receipt = await store.forget(secret.id)
+        receipt = await store.erase(secret.id)
         lock.close()
-        again = await store.forget(about="nothing at all")
+        again = await store.erase(where=Filter(topic="nothing at all"))
         after = files_with(tmp_path, *WORDS)
 
     assert (VIEWS_HELD_MESSAGE,) == receipt.pending
@@ -308,14 +357,14 @@ async def test_views_being_written_are_pending(tmp_path):
 
 
 @IN_FILES
-async def test_other_process_writes_no_view_with_forgotten_data(tmp_path):
+async def test_other_process_writes_no_view_with_erased_data(tmp_path):
     """A process with the data in its views processes the deletion, so its later snapshots do not contain it."""
     settings = attrs.evolve(QUIET, snapshot_every=20)
     async with filled(tmp_path, settings=settings) as (_, store, secret):
         other = OpenedDirectory.open(tmp_path, embedder=SMALL, settings=settings)
         theirs = await other.memories()
         assert secret == await theirs.get(secret.id)
-        await store.forget(secret.id)
+        await store.erase(secret.id)
         await theirs.save_many([{"type": "context", "content": f"later {number}"} for number in range(40)])
         await theirs._engine.snapshot()
         views = list((tmp_path / "views").rglob("*.npy"))
@@ -327,7 +376,7 @@ async def test_other_process_writes_no_view_with_forgotten_data(tmp_path):
     assert ([], []) == (after, findings)
 
 
-async def test_large_forget_lets_other_saves_run_in_between(tmp_path, monkeypatch):
+async def test_large_erase_lets_other_saves_run_in_between(tmp_path, monkeypatch):
     """Many memories are deleted in many transactions, and concurrent saves do not wait for all of them."""
     for module in ("local.engine", "postgres.writer"):
         monkeypatch.setattr(f"mama_structs.memory.engines.{module}.MAX_TRANSACTION_SECONDS", 0)
@@ -340,7 +389,7 @@ async def test_large_forget_lets_other_saves_run_in_between(tmp_path, monkeypatc
                 between.append(asyncio.ensure_future(store.save_context("in between")))
                 between[0].add_done_callback(lambda _saved: told.append("saved"))
 
-        receipt = await store.forget(before=datetime.now(UTC) + timedelta(days=1), progress=tell)
+        receipt = await store.erase(where=Filter(until=datetime.now(UTC) + timedelta(days=1)), progress=tell)
         left = await store.list()
 
     assert [(done, 34) for done in range(1, 35)] == [one for one in told if one != "saved"]
@@ -378,7 +427,7 @@ async def test_opening_finishes_erasure_after_kill_at_any_point(tmp_path, monkey
                 return result
 
             monkeypatch.setattr(owner, name, stopping)
-        await store.forget([secret.id, notes.id])
+        await store.erase([secret.id, notes.id])
         monkeypatch.undo()
     begun, outcomes = False, []
     for copied in sorted(images.iterdir()):
@@ -399,13 +448,13 @@ async def test_opening_finishes_erasure_after_kill_at_any_point(tmp_path, monkey
 
 KILLED = """
 import asyncio, os, signal, sys
-from mama_structs import HashEmbedder, Session
+from mama_structs import Filter, HashEmbedder, Session
 from mama_structs.storage import connection
 
 async def main():
     session = await Session.open(sys.argv[1], embedder=HashEmbedder(dimensions=64))
     connection._truncate_wal = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-    await session.memories.forget(about="Quokkafish")
+    await session.memories.erase(where=Filter(topic="Quokkafish"))
 
 asyncio.run(main())
 """
@@ -459,7 +508,7 @@ async def test_evidence_in_conversation_open_elsewhere_is_pending(tmp_path):
     assert ([], "a plan of both") == (after, shared)
 
 
-async def test_forget_deletes_descriptors_of_tool_results(tmp_path):
+async def test_erase_deletes_descriptors_of_tool_results(tmp_path):
     """
     Long texts that a model read, extracts and their sources are deleted.
 
@@ -487,7 +536,7 @@ async def test_forget_deletes_descriptors_of_tool_results(tmp_path):
         # The row of a deleted descriptor still contains the descriptor's source.
         refs.delete(kept[0])
         await session.flush()
-        nothing = [await memories.erase(about="nothing", dry_run=dry) for dry in (True, False)]
+        nothing = [await memories.erase(where=Filter(topic="nothing"), dry_run=dry) for dry in (True, False)]
         dry = await memories.erase([decision.id, checkpoint.id], dry_run=True)
         receipt = await memories.erase([decision.id, checkpoint.id])
         after = files_with(path, *WORDS)
@@ -500,14 +549,14 @@ async def test_forget_deletes_descriptors_of_tool_results(tmp_path):
     assert ([pasted], []) == (left, after)
 
 
-async def test_forget_removes_id_from_links_between_other_memories(tmp_path):
+async def test_erase_removes_id_from_links_between_other_memories(tmp_path):
     """Reasons, tags and words of a link lose the id, and the link stays."""
     place = opened(tmp_path)
     store = await place.memories()
     gone = await store.save_decision("leave it", topic="Quokkafish", reasoning="quiet")
     one, other = await store.save_context("one thing"), await store.save_insight("another thing")
     await store.link(other.id, one.id, "explains", reason=f"as {gone.id} said", tags=[gone.id, "kept"])
-    receipt = await store.forget(gone.id)
+    receipt = await store.erase(gone.id)
     (link,) = await store.links(one.id)
 
     assert (1, ()) == (receipt.updated_memories, receipt.pending)
@@ -520,16 +569,16 @@ async def test_forget_removes_id_from_links_between_other_memories(tmp_path):
 
 @pytest.mark.parametrize("engines", [lambda: None, PlainEngines], ids=["embedded", "plain"])
 @pytest.mark.parametrize("gone", [[1], [2], [1, 2], [2, 1], [0], [3], [0, 2, 3]])
-async def test_forgetting_middle_of_chain_keeps_rest_superseded(tmp_path, engines, gone):
-    """Only the newest memory stays current, whether the middle ones are forgotten together or one by one."""
+async def test_erasing_middle_of_chain_keeps_rest_superseded(tmp_path, engines, gone):
+    """Only the newest memory stays current, whether the middle ones are erased together or one by one."""
     place = opened(tmp_path, engines=engines())
     store = await place.memories()
     chain = [await store.save_decision("use tokens", topic="auth", reasoning="cheap")]
     chain += [await store.supersede(chain[-1].id, "use sessions", reasoning="safe")]
     chain += [await store.supersede(chain[-1].id, "use keys", reasoning="fast")]
     chain += [await store.supersede(chain[-1].id, "use passes", reasoning="new")]
-    dry = await store.forget([chain[place].id for place in gone], dry_run=True)
-    receipt = await store.forget([chain[place].id for place in gone])
+    dry = await store.erase([chain[place].id for place in gone], dry_run=True)
+    receipt = await store.erase([chain[place].id for place in gone])
     left = [memory.id for number, memory in enumerate(chain) if number not in gone]
     hits = {hit.memory.id: hit.superseded_by for hit in await store.search("use")}
 
@@ -565,7 +614,7 @@ async def test_damaged_conversation_is_pending_and_does_not_block_opening(tmp_pa
     )
 
 
-async def test_open_conversation_without_forgotten_data_is_not_pending(tmp_path):
+async def test_open_conversation_without_erased_data_is_not_pending(tmp_path):
     """Only conversations that contain some of the data are reported."""
     path = tmp_path / "agent.mama"
     async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:

@@ -218,11 +218,11 @@ async def test_real_store_exports_and_imports_evidence(tmp_path):
             await store.save_decision(f"d{n}", topic="t", reasoning="", evidence=list(texts)[: n % 4])
             for n in range(12)
         ]
-        evidence = [await store.evidence_of(memory.id) for memory in saved]
+        evidence = [await store.evidence(memory.id) for memory in saved]
         await admin.export_jsonl(store, tmp_path / "x")
     async with opened(tmp_path / "b") as (_, store):
         assert 12 == (await admin.import_jsonl(store, tmp_path / "x")).added
-        assert evidence == [await store.evidence_of(memory.id) for memory in saved]
+        assert evidence == [await store.evidence(memory.id) for memory in saved]
         for memory in saved:
             await store.delete(memory.id)
         assert 12 == (await admin.import_jsonl(store, tmp_path / "x")).added

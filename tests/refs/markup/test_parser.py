@@ -11,7 +11,15 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument, MamaStructsError, SessionClosed
-from mama_structs.refs.markup.parser import MAX_BUFFERED_CHARS, Diagnostic, RefEnd, RefParser, RefStart, RefText, PlainText
+from mama_structs.refs.markup.parser import (
+    MAX_BUFFERED_CHARS,
+    Diagnostic,
+    PlainText,
+    RefEnd,
+    RefParser,
+    RefStart,
+    RefText,
+)
 from mama_structs.refs.store.ref_collector import trim_line_breaks
 from mama_structs.testing.strategies import chunkings, ref_documents, ref_ids
 

@@ -8,11 +8,11 @@ from mama_structs.refs.markup.parser import (
     MAX_DEPTH,
     MAX_TAG_CHARS,
     Diagnostic,
+    PlainText,
     RefEnd,
     RefParser,
     RefStart,
     RefText,
-    PlainText,
 )
 from mama_structs.refs.store.ref_collector import trim_line_breaks
 

@@ -27,8 +27,8 @@ import mama_structs
 from mama_structs._internal.event_loop import run_in_own_thread
 from mama_structs.errors import (
     DescriptorError,
-    ExportDiskFull,
     ExportDenied,
+    ExportDiskFull,
     ExportError,
     ExportExists,
     ExportMissing,

@@ -199,7 +199,7 @@ def test_generated_memories_and_chains_can_be_saved(records, chain):
     saved, made, links = asyncio.run(save_all(records, chain))
 
     assert [record["type"] for record in records] == [memory.type for memory in saved]
-    assert [given["decision"] for given in chain.decisions] == [memory.content for memory in made]
+    assert [given["content"] for given in chain.decisions] == [memory.content for memory in made]
     assert 1 == len({memory.topic for memory in made})
     assert links == {
         (memory.id, made[earlier].id)

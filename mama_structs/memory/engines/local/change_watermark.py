@@ -140,14 +140,14 @@ class ChangeWatermark:
         ended, seen = self.lost
         message = (
             f"changes up to number {seen} were stored, but the journal ended at number {ended}: cache.db-wal was "
-            "damaged or deleted after a crash, or a backup of the journal was put back; put back what has the "
-            "changes, or let rebuild() take the journal as it is"
+            "damaged or deleted after a crash, or a backup of the journal was restored; restore the files with the "
+            "changes, or accept the journal with admin.rebuild()"
         )
         if seen <= ended:
             message = (
-                f"the known changes up to number {seen} and the journal, which ended at number {ended}, are of "
-                "different stores: one was put in the place of the one that was here; put that back, or let rebuild() "
-                "take the journal as it is"
+                f"the known changes up to number {seen} and the journal, which ended at number {ended}, belong to "
+                "different stores, because one replaced the other; restore the previous store, or accept the journal "
+                "with admin.rebuild()"
             )
         return [Issue("error", "lost", message)]
 

@@ -19,9 +19,8 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 import attrs
 
-from mama_structs._internal.refcount import RefCountedRegistry
 from mama_structs._internal.telemetry import format_error
-from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreDamaged, StoreError, StoreFull
+from mama_structs.errors import SessionClosed, StoreBusy, StoreDamaged, StoreError, StoreFull
 from mama_structs.memory.engines.local.change_watermark import ChangeWatermark
 from mama_structs.memory.engines.local.consistency_check import ConsistencyCheck
 from mama_structs.memory.engines.local.erasure import erase_from_disk, view_folder
@@ -32,7 +31,6 @@ from mama_structs.memory.engines.local.journal_rows import (
     encode_row,
     find_last_number,
     find_numbers,
-    list_namespaces,
     number_key,
     read_head,
 )
@@ -476,7 +474,7 @@ class LocalEngine:
         self._views, self._change, self._damaged = loaded.views, loaded.change, loaded.damaged
         self._snapshot_at = loaded.snapshot_at
         if self._damaged:
-            _log.warning("%d damaged rows of the memories are left out: see check()", len(self._damaged))
+            _log.warning("%d damaged rows of the memories are skipped: see admin.check()", len(self._damaged))
 
     def _rebuild_step(self, rows: Snapshot, rebuild: _Rebuild) -> bool:
         """Run the next step of a rebuild. Return True when the new views have replaced the old ones."""
@@ -550,7 +548,7 @@ class LocalEngine:
 
     def _record_damaged(self, key: str, error: StoreDamaged) -> None:
         self._damaged[key] = error.findings[0]
-        _log.warning("a damaged row of the memories is left out: see check()")
+        _log.warning("a damaged row of the memories is skipped: see admin.check()")
 
     def _reload_if_embedder_changed(self, rows: Snapshot) -> bool:
         """Reload the views and return True if another process changed the embedder."""
@@ -818,47 +816,3 @@ def _resolve_plans(plans: Sequence[_PendingWrite[Any]], failure: BaseException |
             one.done.set_exception(copy_error(failure))
         else:
             one.done.set_result(one.result)
-
-
-class LocalEngines:
-    """The open engines of a store, one per namespace, shared by their users."""
-
-    def __init__(self, storage: SqliteStorage, *, views: Path | None) -> None:
-        self._storage = storage
-        self._views = views
-        self._open: RefCountedRegistry[str, LocalEngine] = RefCountedRegistry()
-
-    async def namespaces(self) -> list[str]:
-        """Return the names of all namespaces in the store."""
-        return await self._storage.run_read(list_namespaces)
-
-    async def stored_embedder(self, namespace: str) -> EmbedderRecord | None:
-        """Return the embedder of a namespace's vectors, or None if the namespace does not exist."""
-        head = await self._storage.run_read(lambda rows: read_head(rows, namespace, str(self._storage.directory)))
-        return None if head is None else head.embedder
-
-    async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> LocalEngine:
-        """Return the engine of a namespace, and open it if necessary. Each call must be matched by `release`."""
-        engine = self._open.acquire(
-            namespace, lambda: LocalEngine(self._storage, namespace, embedder, settings, views=self._views)
-        )
-        known = engine.settings
-        try:
-            if engine.embedder != embedder:
-                raise embedder_mismatch(namespace, engine.embedder, embedder)
-            if (known.exact_up_to, known.snapshot_every) != (settings.exact_up_to, settings.snapshot_every):
-                raise InvalidArgument(
-                    f"the memories of {namespace!r:.80} are open with another exact_up_to or snapshot_every",
-                    hint="open them with the same settings.memory, or close the other session first",
-                )
-            await engine.open()
-        except BaseException:
-            await self.release(namespace)
-            raise
-        return engine
-
-    async def release(self, namespace: str) -> None:
-        """Release one use of an engine. The last release closes the engine."""
-        last = self._open.release(namespace)
-        if last is not None:
-            await last.close()

@@ -60,8 +60,10 @@ async def erase_from_disk(storage: SqliteStorage, views: Path | None, *, wait: f
     for key, value in marks.items():
         namespace = unquote(key.removeprefix(ERASING_KEY_PREFIX))
         head = await storage.run_read(lambda rows: read_head(rows, namespace, directory))  # noqa: B023 - awaited
-        if views is not None and head is not None:
-            snapshots = SnapshotStore(view_folder(views, namespace), identity=head.identity)
+        if views is not None:
+            # A deleted namespace has no head row, so no snapshot of it is valid.
+            identity = "" if head is None else head.identity
+            snapshots = SnapshotStore(view_folder(views, namespace), identity=identity)
             # The change number in a damaged marker is unknown, so delete all snapshots.
             if not snapshots.clear(before=_decode_change(value) if isinstance(value, bytes) else None):
                 return (VIEWS_HELD_MESSAGE,)

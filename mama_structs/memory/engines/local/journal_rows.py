@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote
 
+import attrs
 import msgspec
 
 from mama_structs.errors import StoreDamaged, StoreError
 from mama_structs.memory.embedding.protocol import are_unit_vectors
 from mama_structs.memory.types.codec import Entry, decode_entry, decode_memory, find_invalid_field, vectors_from_bytes
 from mama_structs.memory.types.engine import EmbedderRecord, Vectors
-from mama_structs.memory.types.model import Memory, text_digest
+from mama_structs.memory.types.model import Memory, MemoryType, text_digest
 from mama_structs.storage.sealed_rows import DamagedValue, Snapshot
 
 T = TypeVar("T")
@@ -115,7 +117,7 @@ read_change: Final = msgspec.json.Decoder(ChangeRow).decode
 
 def read_head(rows: Snapshot, namespace: str, directory: str) -> NamespaceHead | None:
     """Return the head row of a namespace, or None if the namespace does not exist."""
-    key = f"{_namespace_prefix(namespace)}head"
+    key = f"{namespace_prefix(namespace)}head"
     stored = rows.get(key)
     if stored is None:
         return None
@@ -135,8 +137,42 @@ def read_head(rows: Snapshot, namespace: str, directory: str) -> NamespaceHead |
     return head
 
 
-def _namespace_prefix(namespace: str) -> str:
+def namespace_prefix(namespace: str) -> str:
+    """Return the key prefix of all rows of a namespace's memories."""
     return f"{MEMORIES_PREFIX}{quote(namespace, safe='')}/"
+
+
+class _CountedMemory(msgspec.Struct):
+    type: MemoryType
+
+
+class _CountedEntry(msgspec.Struct):
+    """The parts of an entry that are counted."""
+
+    memory: _CountedMemory
+    links: tuple[msgspec.Raw, ...] = ()
+
+
+_read_counted: Final = msgspec.json.Decoder(_CountedEntry).decode
+
+
+@attrs.define
+class NamespaceCounter:
+    """Counts the memories and links in the rows of a namespace."""
+
+    types: Counter[MemoryType] = attrs.field(factory=Counter)
+    links: int = 0
+    unreadable: int = 0
+
+    def add(self, value: bytes | DamagedValue) -> None:
+        """Count the memory in a row."""
+        try:
+            entry = _read_counted(require_intact(value))
+        except (ValueError, RecursionError):
+            self.unreadable += 1
+        else:
+            self.types[entry.memory.type] += 1
+            self.links += len(entry.links)
 
 
 def list_namespaces(rows: Snapshot) -> list[str]:
@@ -164,7 +200,7 @@ class RowKeys:
         self.namespace = namespace
         self.embedder: EmbedderRecord = embedder
         self.directory: str = directory
-        prefix = _namespace_prefix(namespace)
+        prefix = namespace_prefix(namespace)
         self.head: str = f"{prefix}head"
         self.memories: str = f"{prefix}m/"
         self.changes: str = f"{prefix}c/"
@@ -263,7 +299,7 @@ class RowKeys:
 
     def damaged(self, key: str, reason: str) -> StoreDamaged:
         """Return the error for a damaged memory row."""
-        return self._error("a memory", key, reason, "rebuild() goes on without the damaged rows, or restore a backup")
+        return self._error("a memory", key, reason, "admin.rebuild() skips the damaged rows, or restore a backup")
 
     def lost(self, key: str, reason: str) -> StoreDamaged:
         """Return the error for a damaged evidence row."""
@@ -288,5 +324,5 @@ class RowKeys:
             f"{what} cannot be read: the row {key}: {reason}",
             file=self.directory,
             findings=(f"{key}: {reason}",),
-            hint=f"check() lists all damage; {remedy}",
+            hint=f"admin.check() lists all damage; {remedy}",
         )

@@ -73,7 +73,7 @@ class PostgresConsistencyCheck:
 
     def repair_page(self, writer: Writer) -> bool:
         """
-        Recompute the derived columns and terms of the next page of memories.
+        Recompute the derived columns, terms and filter names of the next page of memories.
 
         Return False after the last page.
         """
@@ -82,7 +82,7 @@ class PostgresConsistencyCheck:
         for row in rows:
             memory = self._read_memory(postgres_writer, row["node"])
             if memory is not None:
-                postgres_writer.rebuild_derived(row["node"], memory)
+                postgres_writer.rebuild_derived(row["node"], memory, map(unescape_text, row["mentions"]))
         if rows:
             self._last_node = rows[-1]["node"]
         else:

@@ -9,27 +9,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Final, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from mama_structs._internal.refcount import RefCountedRegistry
-from mama_structs.errors import InvalidArgument, SessionClosed, StoreError
+from mama_structs.errors import InvalidArgument, SessionClosed
 from mama_structs.memory.engines.postgres.client_state import ClientState
 from mama_structs.memory.engines.postgres.consistency_check import PostgresConsistencyCheck
 from mama_structs.memory.engines.postgres.hnsw_indexes import NamespaceIndex, check_dimensions
+from mama_structs.memory.engines.postgres.namespace_deletion import delete_namespace, drop_index, vacuum
 from mama_structs.memory.engines.postgres.namespace_rows import PostgresNamespaceHead, decode_embedder
 from mama_structs.memory.engines.postgres.reader import PostgresReader
 from mama_structs.memory.engines.postgres.writer import PostgresWriter
-from mama_structs.memory.types.engine import EmbedderRecord, ProgressCallback, Reader, Writer, embedder_mismatch
+from mama_structs.memory.types.engine import (
+    EmbedderRecord,
+    ProgressCallback,
+    Reader,
+    Writer,
+    embedder_mismatch,
+)
 from mama_structs.memory.types.model import MemoryType
+from mama_structs.memory.types.namespace_erasure import NamespaceErasure, namespace_open_error
 from mama_structs.memory.types.text_analysis import ANALYSIS_VERSION
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.postgres.pool import ALL_NAMESPACES_SETTINGS, Connection, PostgresPool
+from mama_structs.storage.sealed_rows import Rows
 from mama_structs.storage.sqlite_errors import Issue
 
 T = TypeVar("T")
-
-# Tables that contain texts of memories or refs.
-VACUUMED_TABLES: Final = ("memories", "pieces", "terms", "mentions", "links", "texts", "text_uses", "notes", "rows")
 
 
 class PostgresEngine:
@@ -176,12 +182,9 @@ class PostgresEngine:
         """
         self._check_open()
         if self._needs_vacuum:
-            try:
-                await self._await_result(self._pool.vacuum(*VACUUMED_TABLES, wait=wait))
-            except StoreError as error:
-                # The data is removed later, by autovacuum or by a role with sufficient rights.
-                return (f"tables of the server, until it vacuums them: {error}",)
-            self._needs_vacuum = False
+            pending = await vacuum(self._pool, wait=wait)
+            self._needs_vacuum = bool(pending)
+            return pending
         return ()
 
     def figures(self) -> dict[str, Any]:
@@ -272,3 +275,20 @@ class PostgresEngines:
         last = self._engines.release(namespace)
         if last is not None:
             await last.close()
+
+    async def delete_namespace(
+        self, namespace: str, delete_rows: Callable[[Rows], T], progress: ProgressCallback | None = None
+    ) -> tuple[NamespaceErasure, T]:
+        """Delete all memories of a namespace that nobody has open; see `Engines.delete_namespace`."""
+        if self._engines.count_users(namespace):
+            raise namespace_open_error(namespace)
+        return await delete_namespace(self._pool, namespace, delete_rows, progress)
+
+    async def has_deleted_data(self, namespace: str) -> bool:  # noqa: ARG002 - required by the protocol
+        """Return False, because the server removes deleted rows itself."""
+        return False
+
+    async def erase_deleted_data(self, namespace: str, *, wait: float) -> tuple[str, ...]:
+        """Drop the vector index of a deleted namespace, and make the server remove deleted rows from its files."""
+        await drop_index(self._pool, namespace)
+        return await vacuum(self._pool, wait=wait)

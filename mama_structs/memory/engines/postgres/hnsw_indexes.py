@@ -207,7 +207,7 @@ class NamespaceIndex:
         if self.recall is not None and self.recall < MIN_RECALL:
             messages.append(
                 f"the index of {name} finds only {self.recall:.0%} of the stored vectors that are searched for; "
-                "rebuild() recreates it"
+                "admin.rebuild() recreates it"
             )
         return [Issue("warning", "vectors", one) for one in messages]
 

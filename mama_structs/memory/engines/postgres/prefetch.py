@@ -21,7 +21,7 @@ from mama_structs.memory.engines.postgres.queries import (
     TimelineQuery,
     Words,
 )
-from mama_structs.memory.types.engine import Direction, EngineFilter, Nodes, Query, Vectors
+from mama_structs.memory.types.engine import Direction, EngineFilter, Nodes, Position, Query, Vectors
 from mama_structs.memory.types.model import LinkType
 from mama_structs.memory.types.text_analysis import resolve_terms
 
@@ -75,8 +75,15 @@ class PrefetchRecorder:
     def rarity(self, query: Query) -> None:
         self.terms |= dict.fromkeys(resolve_terms(query))
 
-    def window(self, where: EngineFilter | None = None, *, newest_first: bool = True, limit: int | None = None) -> None:
-        self.queries.append(TimelineQuery(where, newest_first, limit))
+    def window(
+        self,
+        where: EngineFilter | None = None,
+        *,
+        newest_first: bool = True,
+        after: Position | None = None,
+        limit: int | None = None,
+    ) -> None:
+        self.queries.append(TimelineQuery(where, newest_first, limit, after))
 
     def count(self, where: EngineFilter | None = None) -> None:
         if where not in {None, EngineFilter()}:

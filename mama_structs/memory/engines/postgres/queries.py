@@ -27,6 +27,7 @@ from mama_structs.memory.types.engine import (
     Direction,
     EmbedderRecord,
     EngineFilter,
+    Position,
     Vectors,
     to_nfc,
 )
@@ -256,15 +257,30 @@ class TimelineQuery:
     where: EngineFilter | None
     newest_first: bool
     limit: int | None
+    after: Position | None = None
 
     def select_sql(self, statement: Statement, _name: str) -> str:
         """Return the SELECT of nodes and creation times."""
-        order = "DESC" if self.newest_first else "ASC"
+        order, sign = ("DESC", "<") if self.newest_first else ("ASC", ">")
         limit = "" if self.limit is None else f" LIMIT {statement.add_argument(max(self.limit, 0), 'bigint')}"
+        after = ""
+        if self.after is not None:
+            # Compare rows, so that PostgreSQL begins at this position in the index.
+            created, node = (statement.add_argument(_clamp_to_bigint(one), "bigint") for one in self.after)
+            after = f" AND (m.created, m.node) {sign} ({created}, {node})"
         return (
             f"SELECT m.node, m.created::float8 AS score FROM memories m WHERE m.namespace = $1"
-            f"{filter_conditions(statement, self.where)} ORDER BY m.created {order}, m.node {order}{limit}"
+            f"{filter_conditions(statement, self.where)}{after} ORDER BY m.created {order}, m.node {order}{limit}"
         )
+
+    def has_after(self, created_ms: int, node: int) -> bool:
+        """Return True if a node is after the position of this query."""
+        place = created_ms, node
+        return self.after is None or (place < self.after if self.newest_first else place > self.after)
+
+
+def _clamp_to_bigint(number: int) -> int:
+    return min(max(number, -(2**63)), 2**63 - 1)
 
 
 @attrs.frozen

@@ -55,6 +55,7 @@ from mama_structs.memory.types.engine import (
     Matches,
     NodeAttributes,
     Nodes,
+    Position,
     Prefetch,
     Query,
     Reader,
@@ -363,12 +364,19 @@ class PostgresReader(Reader):
         return {link_id for end in ends for node in nodes for link_id in self._ends[end].get(node, ())}
 
     def window(
-        self, where: EngineFilter | None = None, *, newest_first: bool = True, limit: int | None = None
+        self,
+        where: EngineFilter | None = None,
+        *,
+        newest_first: bool = True,
+        after: Position | None = None,
+        limit: int | None = None,
     ) -> Nodes:
-        found = self._run_query(TimelineQuery(where, newest_first, limit), FetchSpec(rows=True))
-        more = self._filter_unsent(where)
+        query = TimelineQuery(where, newest_first, limit, after)
+        found = self._run_query(query, FetchSpec(rows=True))
+        unsent = ((node, self._rows[node].created) for node in self._filter_unsent(where))
+        more = [(node, created) for node, created in unsent if query.has_after(created, node)]
         if more:
-            found = [*found, *((node, self._rows[node].created) for node in more)]
+            found = [*found, *more]
             found.sort(key=lambda one: (one[1], one[0]), reverse=newest_first)
         return np.array([node for node, _ in found[: None if limit is None else max(limit, 0)]], np.int64)
 
@@ -707,7 +715,7 @@ class PostgresReader(Reader):
             f"a memory cannot be read: the row {row}: {reason}",
             file=self._location,
             findings=(f"{row}: {reason}",),
-            hint="check() lists all damage; restore a backup",
+            hint="admin.check() lists all damage; restore a backup",
         )
 
     def _get_complete_link(self, link_id: str) -> Link | None:
@@ -733,7 +741,7 @@ class PostgresReader(Reader):
             f"kept evidence cannot be read: {digest}: {reason}",
             file=self._location,
             findings=(f"{digest}: {reason}",),
-            hint="check() lists all damage; restore a backup, or save the memory again with its evidence",
+            hint="admin.check() lists all damage; restore a backup, or save the memory again with its evidence",
         )
 
     @property

@@ -236,13 +236,15 @@ class PostgresWriter(PostgresReader, Writer):
                 self._pending_rows.pieces[key, node] = self._round_to_stored(found)
         self._send_pending()
 
-    def rebuild_derived(self, node: int, memory: Memory) -> None:
-        """Recompute the columns and terms of an existing memory."""
+    def rebuild_derived(self, node: int, memory: Memory, stored_names: Iterable[str]) -> None:
+        """Recompute the columns, terms and filter names of an existing memory."""
         self._only_new_memories = False
         self._replace_memory(node, memory, memory)
         self._pending_deletions.words.add(node)
         self._pending_rows.nodes_with_new_words.add(node)
-        self._pending_rows.mentions |= {(mention, node) for mention in filter_names(memory)}
+        names = set(filter_names(memory))
+        self._pending_rows.mentions |= {(name, node) for name in names}
+        self._pending_deletions.mentions |= {(name, node) for name in stored_names if name not in names}
 
     def mark_analysis_current(self) -> None:
         """Record that the current version of the text analysis produced all terms."""
@@ -331,7 +333,7 @@ class PostgresWriter(PostgresReader, Writer):
                 self._pending_rows.nodes_with_new_words.add(node)
         self._pending_rows.mentions |= named - mentions if node not in self._unsent else named
         self._rows[node], self._memories[node] = row, memory
-        # Do not clear the cache if the change affects no query, for example a new outcome.
+        # Do not clear the cache if the change affects no query, for example another confidence.
         if node in self._unsent or (row, new, named) != (known, old, mentions):
             self._must_send_before_query |= node not in self._unsent
             self._clear_cache()

@@ -47,14 +47,14 @@ def say(*what):
 
 async def write(store, name, chance):
     mine = []
-    store = store.resolving(lambda item: (item + "@1", 200 * (item + " ")))
+    store = store._resolving(lambda item: (item + "@1", 200 * (item + " ")))
     for number in range(10**6):
         kind = chance.choice(["decision", "many", "supersede", "outcome", "delete", "link", "decision"])
         text = f"{name}-{number} login tokens"
         if not mine or kind == "decision":
             targets = chance.sample(mine, min(len(mine), 3))
             rests = [f"ref:e{number % 5}", f"ref:{name}-{number}"][: chance.randrange(3)]
-            memory = await store.save_decision("auth", text, "why", implements=targets, evidence=rests)
+            memory = await store.save_decision(text, topic="auth", reasoning="why", implements=targets, evidence=rests)
             say("saved", memory.id, text, targets)
             say("rests", memory.id, rests)
             mine.append(memory.id)
@@ -65,7 +65,7 @@ async def write(store, name, chance):
                 say("saved", memory.id, memory.content, [])
         elif kind == "supersede":
             target = chance.choice(mine)
-            memory = await store.supersede(target, text, "better")
+            memory = await store.supersede(target, text, reasoning="better")
             say("saved", memory.id, text, [target])
             mine.append(memory.id)
         elif kind == "outcome":

@@ -102,7 +102,7 @@ async def contents(memories):
     """Return all readable data for comparison."""
     found = await memories.list(limit=1000)
     links = {memory.id: await memories.links(memory.id) for memory in found}
-    evidence = {memory.id: await memories.evidence_of(memory.id) for memory in found}
+    evidence = {memory.id: await memories.evidence(memory.id) for memory in found}
     kept = await memories._engine.read(lambda reader: reader._rows.keys(reader._row_keys.contents))
     return found, links, evidence, kept
 
@@ -218,7 +218,7 @@ async def test_engine_opens_on_retry_after_failed_statement(quick_path, plan, al
                 found = await store.list(limit=100)
             except StoreError:
                 plan.at = 0
-                assert expected == await (await place.memories()).recent(limit=100)
+                assert expected == await (await place.memories()).list(limit=100)
             else:
                 assert expected == found
                 if plan.count < number:
@@ -229,7 +229,7 @@ async def test_engine_opens_on_retry_after_failed_statement(quick_path, plan, al
             await writer.set_outcome(expected[-1].id, "PARTIAL")
             if number % 3 == 0:
                 await writer.delete(memory.id)
-            expected = await writer.recent(limit=100)
+            expected = await writer.list(limit=100)
         plan.at = 0
         assert await contents(writer) == await contents(await place.memories())
         assert [] == await place.findings()
@@ -518,7 +518,7 @@ async def main(directory, share):
             if path.is_file():
                 os.truncate(path, int(path.stat().st_size * share))
         assert "note 217" == (await store.search("note 217", limit=1))[0].memory.content
-        new = await store.save_decision("note", "note 300 is about the login", "why")
+        new = await store.save_decision("note 300 is about the login", topic="note", reasoning="why")
         assert new == (await store.search("note 300 is about the login", limit=1))[0].memory
         await store._engine.snapshot()
         found = [finding for finding in await store.check() if finding.severity == "error"]
@@ -698,16 +698,16 @@ async def test_backup_under_newer_views_is_reported(tmp_path):
         await filled(session.memories, 6)
     shutil.copytree(tmp_path / "b", tmp_path / "c")
     async with Session.open(tmp_path / "c", embedder=SMALL) as session:
-        assert [] == went_back((await admin.check(session)).findings)
+        assert [] == went_back((await admin.check(session)).issues)
     shutil.rmtree(tmp_path / "a" / "journal")
     shutil.copytree(tmp_path / "b" / "journal", tmp_path / "a" / "journal")
     async with Session.open(tmp_path / "a", embedder=SMALL) as session:
-        assert 1 == len(went_back((await admin.check(session)).findings))
+        assert 1 == len(went_back((await admin.check(session)).issues))
         # Re-embedding restores no lost memories, so the finding stays.
         await admin.reembed(session.memories, OTHER_EMBEDDER)
-        assert 1 == len(went_back((await admin.check(session)).findings))
+        assert 1 == len(went_back((await admin.check(session)).issues))
         await admin.rebuild(session.memories)
-        assert [] == went_back((await admin.check(session)).findings)
+        assert [] == went_back((await admin.check(session)).issues)
 
 
 @IN_FILES
@@ -732,16 +732,16 @@ async def test_other_processes_and_reembed_raise_no_false_alarm(tmp_path):
     stores = [await place.memories() for place in places]
     for number in range(12):
         await stores[number % 2].save_context(f"note {number}")
-        assert [] == went_back(await admin.check(stores[(number + 1) % 2]))
+        assert [] == went_back((await admin.check(stores[(number + 1) % 2])).issues)
     for place in places:
         await place.close()
     async with Session.open(tmp_path / "a", embedder=SMALL) as session:
         await admin.reembed(session.memories, OTHER_EMBEDDER)
-        assert [] == went_back((await admin.check(session)).findings)
+        assert [] == went_back((await admin.check(session)).issues)
     async with Session.open(tmp_path / "a", embedder=OTHER_EMBEDDER) as session:
         await admin.reembed(session.memories, SMALL)
         await session.memories.save_context("one more")
-        assert [] == went_back((await admin.check(session)).findings)
+        assert [] == went_back((await admin.check(session)).issues)
 
 
 @IN_FILES
@@ -758,17 +758,17 @@ async def test_journal_of_other_store_is_reported(tmp_path, other, caplog):
 
     caplog.clear()
     async with Session.open(tmp_path / "a", embedder=SMALL) as session:
-        (message,) = went_back((await admin.check(session)).findings)
+        (message,) = went_back((await admin.check(session)).issues)
         assert message in caplog.text
         assert ["6", *ends] == re.findall("number ([0-9]+)", message)
         await session.memories.save_context("one more")
-        assert 1 == len(went_back((await admin.check(session)).findings))
+        assert 1 == len(went_back((await admin.check(session)).issues))
     async with Session.open(tmp_path / "a", embedder=SMALL) as session:
-        assert 1 == len(went_back((await admin.check(session)).findings))
+        assert 1 == len(went_back((await admin.check(session)).issues))
         await admin.rebuild(session.memories)
-        assert [] == went_back((await admin.check(session)).findings)
+        assert [] == went_back((await admin.check(session)).issues)
     async with Session.open(tmp_path / "a", embedder=SMALL) as session:
-        assert [] == went_back((await admin.check(session)).findings)
+        assert [] == went_back((await admin.check(session)).issues)
 
 
 def witness_of(folder, history):
@@ -1039,7 +1039,8 @@ async def test_planted_pickle_is_rejected_and_never_executed(tmp_path, kind, is_
     async def look(place):
         store = await place.memories()
         for call in (
-            store.count, store.recent, store.relationships, store.rebuild, store.prune, store.stats,
+            store.count, store.list, store.relationships, store.stats,
+            lambda: admin.rebuild(store), lambda: admin.prune(store),
             lambda: store.search("login"), lambda: store.get(ids[0]), lambda: store.links(ids[3]),
             lambda: store.save_context("new"), lambda: store.set_outcome(ids[0], "PARTIAL"), lambda: store.delete(ids[1]),
         ):  # fmt: skip
@@ -1088,7 +1089,12 @@ async def test_row_with_foreign_key_does_no_harm(tmp_path, key):
     try:
         with contextlib.suppress(MamaStructsError):
             store = await place.memories()
-            for call in (store.count, store.check, store.rebuild, lambda: store.save_context("new")):
+            for call in (
+                store.count,
+                lambda: admin.check(store),
+                lambda: admin.rebuild(store),
+                lambda: store.save_context("new"),
+            ):
                 with contextlib.suppress(MamaStructsError):
                     await call()
         assert [finding for finding in await place.storage.check() if finding.severity == "error"]
@@ -1302,6 +1308,6 @@ async def test_restored_backup_contains_all_memories_and_links(tmp_path):
         await saving
     async with Session.open(tmp_path / "b", embedder=SMALL) as session:
         assert 6 <= await session.memories.count() <= 46
-        assert not [finding for finding in (await admin.check(session)).findings if finding.severity == "error"]
+        assert not [finding for finding in (await admin.check(session)).issues if finding.severity == "error"]
         vector = await session.memories._engine.read(lambda reader: reader.vectors(0))
         assert np.isfinite(vector).all()

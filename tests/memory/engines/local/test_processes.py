@@ -108,7 +108,7 @@ async def test_changes_of_other_process_are_visible_at_next_call(tmp_path):
             with pytest.raises(MemoryNotFound):
                 await store.get(first)
             assert [second] == [memory.id for memory in await store.history(topic="auth")]
-        assert not [finding for finding in (await admin.check(session)).findings if finding.severity == "error"]
+        assert not [finding for finding in (await admin.check(session)).issues if finding.severity == "error"]
 
 
 HOLDER = """
@@ -222,7 +222,9 @@ async def main(directory, number, stop):
             count = 0
             while not os.path.exists(stop):
                 words = " ".join(chance.choice(["login", "shield", "fleet", "token", "planet"]) for _ in range(4))
-                memory = await store.save_decision("t", f"p{number} {task} {count} {words}", "why", implements=saved[-1:])
+                memory = await store.save_decision(
+                    f"p{number} {task} {count} {words}", topic="t", reasoning="why", implements=saved[-1:]
+                )
                 saved.append(memory.id)
                 print(memory.id, flush=True)
                 assert memory == await store.get(memory.id)
@@ -234,7 +236,7 @@ async def main(directory, number, stop):
                 hits = await store.search("login token", limit=5)
                 assert len(hits) <= 5
                 await store.traverse(chance.choice(saved)) if saved else None
-                await store.recent()
+                await store.list()
                 await asyncio.sleep(0.005)
         await asyncio.gather(write("a"), write("b"), read())
 
@@ -278,7 +280,7 @@ def test_four_processes_write_and_search_one_directory(tmp_path):
                 await asyncio.sleep(0.2)
             assert {*acknowledged} <= {memory.id for memory in await session.memories.list(limit=10**6)}
             assert len(acknowledged) == await session.memories.count()
-            findings = (await admin.check(session)).findings
+            findings = (await admin.check(session)).issues
             assert [] == [finding for finding in findings if finding.kind != "sqlite"]
         return looks
 
@@ -407,7 +409,7 @@ def test_loop_closed_without_session_does_not_block_directory(tmp_path):
             assert memory == await other.memories.get(memory.id)
             await other.memories.save_context("more")
             assert 2 == await other.memories.count()
-            assert not [finding for finding in (await admin.check(other)).findings if finding.severity == "error"]
+            assert not [finding for finding in (await admin.check(other)).issues if finding.severity == "error"]
 
     asyncio.run(again())
     with pytest.raises(WrongLoop):
@@ -425,7 +427,7 @@ from memory_helpers import SMALL
 async def main():
     session = await Session.open(sys.argv[1], embedder=SMALL)
     store = session.memories
-    memory = await store.save_decision("auth", "use JWT", "quick")
+    memory = await store.save_decision("use JWT", topic="auth", reasoning="quick")
     saving = [asyncio.ensure_future(store.save_context(f"note {number}")) for number in range(50)]
     await asyncio.sleep(0)
     child = os.fork()
@@ -434,7 +436,8 @@ async def main():
         # In a forked child, the parent's loop still counts as running.
         for call in (
             store.count, lambda: store.get(memory.id), lambda: store.search("JWT"), lambda: store.save_context("x"),
-            lambda: store.set_outcome(memory.id, "SUCCESS"), store.check, store.rebuild, store.prune,
+            lambda: store.set_outcome(memory.id, "SUCCESS"), lambda: admin.check(store),
+            lambda: admin.rebuild(store), lambda: admin.prune(store),
         ):
             coroutine = call()
             try:
@@ -446,7 +449,7 @@ async def main():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     await asyncio.gather(*saving)
     assert 51 == await store.count()
-    assert not [one for one in (await session.check()).findings if one.severity == "error"]
+    assert not [one for one in (await admin.check(session)).issues if one.severity == "error"]
     await session.close()
     child = os.fork()
     if child == 0:
@@ -497,4 +500,4 @@ async def test_close_during_calls_completes_or_fails_each_call(tmp_path):
         assert {memory.id for memory in saved} <= found
         with contextlib.suppress(MemoryNotFound):
             await again.memories.delete("nothing")
-        assert not [finding for finding in (await admin.check(again)).findings if finding.severity == "error"]
+        assert not [finding for finding in (await admin.check(again)).issues if finding.severity == "error"]

@@ -130,7 +130,7 @@ async def test_invalid_row_is_left_out_and_reported(tmp_path, name):
         assert [saved[2].id, saved[0].id] == [memory.id for memory in await store.list()]
         (line,) = await admin.rebuild(store)
         assert 2 == await store.count()
-        findings = {finding.key: finding for finding in await admin.check(store) if finding.kind == "damaged"}
+        findings = {finding.key: finding for finding in (await admin.check(store)).issues if finding.kind == "damaged"}
         later = await store.save_context("later")
         assert later == await store.get(later.id)
     ((key, finding),) = findings.items()
@@ -232,9 +232,9 @@ async def test_check_reports_malformed_keys_and_orphaned_vectors(tmp_path):
         for number in range(3):
             await store.save_context(f"note {number}")
         await store.delete((await store.list())[0].id)
-        assert [] == await admin.check(store)
+        assert () == (await admin.check(store)).issues
         await (await engine_of(store)).write(lambda writer: work(writer._rows_to_write))
-        findings = await admin.check(store)
+        findings = (await admin.check(store)).issues
 
     assert {
         ("error", "foreign", "memories/default/c/zz"),
@@ -268,7 +268,7 @@ async def test_check_continues_while_memories_change(tmp_path, monkeypatch):
             return await inspect(look)
 
         monkeypatch.setattr(engine, "_run_read", counted)
-        assert [] == await admin.check(store)
+        assert () == (await admin.check(store)).issues
 
     assert len(looks) > 9
 
@@ -332,7 +332,7 @@ async def test_import_during_reembed_stores_no_old_vectors(tmp_path, monkeypatch
         found = await engine.read(lambda reader: [(one.memory.content, one.vectors) for one in reader.scan()])
 
     assert "repeat" in caught.value.hint
-    assert (4, 2) == (imported.added, imported.known)
+    assert (4, 2) == (imported.added, imported.existing)
     for content, vector in found:
         assert np.allclose(Opposite().embed([content]), vector, atol=1e-6)
 
@@ -379,7 +379,7 @@ async def test_views_with_mostly_deleted_nodes_are_rebuilt(tmp_path, monkeypatch
             saved = saved[count:]
             sizes.append(len((await engine_of(store))._views.memory_table))
             assert saved[::-1] == await store.list(limit=99)
-            assert [] == await admin.check(store)
+            assert () == (await admin.check(store)).issues
 
     assert [12, 12, 7] == sizes
 
@@ -467,7 +467,7 @@ async def test_special_file_in_place_of_view_does_not_block(tmp_path, kind, name
 
     async with opened(tmp_path / "a") as (_, store):
         assert 2 == await store.count()
-        assert [] == await admin.check(store)
+        assert () == (await admin.check(store)).issues
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no modes")

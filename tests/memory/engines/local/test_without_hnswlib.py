@@ -26,10 +26,10 @@ async def main(place, exact_up_to):
         store = await opened.memories(namespace)
         await store.save_many([{"type": "context", "content": f"note {number} on topic {number % 7}"} for number in range(40)])
         for number in range(40):
-            (near, *_) = await store.similar(f"note {number} on topic {number % 7}", threshold=0.0, limit=3)
+            (near, *_) = await store.similar(content=f"note {number} on topic {number % 7}", threshold=0.0, limit=3)
             assert f"note {number} on topic {number % 7}" == near.memory.content
         assert 40 == len(await store.search("topic 3", limit=40))
-        print(store.figures()["vectors"]["mode"])
+        print(store._figures()["vectors"]["mode"])
     assert [] == await opened.findings()
     await opened.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -15,7 +15,15 @@ from numpy.typing import DTypeLike, NDArray
 
 from mama_structs.memory.types.codec import Entry, ceil_milliseconds, mutable_columns
 from mama_structs.memory.types.duplicates import NO_FINGERPRINT
-from mama_structs.memory.types.engine import NEVER_EXPIRES_MS, EngineFilter, NodeAttributes, Nodes, filter_names, to_nfc
+from mama_structs.memory.types.engine import (
+    NEVER_EXPIRES_MS,
+    EngineFilter,
+    NodeAttributes,
+    Nodes,
+    Position,
+    filter_names,
+    to_nfc,
+)
 from mama_structs.memory.types.model import ORIGINS, MemoryType, from_milliseconds, to_milliseconds
 
 Array = NDArray[Any]
@@ -316,9 +324,7 @@ class MemoryTable:
             if wording != self._rows["wording"][node]:
                 self._rows["wording"][node] = wording
                 self._by_wording = SortedRows()
-        if set(mentions) != set(self._get_mentions(node)):
-            self._mention_pairs.keep(self._mention_pairs["node"] != node)
-            self._add_mentions(node, mentions)
+        self._replace_mentions(node, mentions)
         self._invalidate_masks()
 
     def remove(self, node: int) -> None:
@@ -414,21 +420,34 @@ class MemoryTable:
         return mask
 
     def window(
-        self, where: EngineFilter | None = None, *, newest_first: bool = True, limit: int | None = None
+        self,
+        where: EngineFilter | None = None,
+        *,
+        newest_first: bool = True,
+        after: Position | None = None,
+        limit: int | None = None,
     ) -> Nodes:
-        """Return nodes that pass a filter, sorted by creation time. Equal times are sorted in save order."""
+        """
+        Return nodes that pass a filter, sorted by creation time. Equal times are sorted in save order.
+
+        With *after*, return only the nodes strictly after this position in the chosen order.
+        """
         where, created = self._normalize_filter(where), self._rows["created"]
         of_topic = None if where is None or where.topic is None else self._find_by_topic(where.topic)
         if where is not None and of_topic is not None and len(of_topic) <= BLOCK_ROWS:
             of_topic = self._filter_nodes(of_topic[self._rows["alive"][of_topic]], where)
             # Use a stable sort, so that equal times stay in save order.
             ordered = of_topic[np.argsort(created[of_topic], kind="stable")]
+            first, end = _bounds_after(created, ordered, after, newest_first=newest_first)
+            ordered = ordered[first:end]
             return (ordered[::-1] if newest_first else ordered)[: None if limit is None else max(limit, 0)]
         order = self._by_time.rows(created)
-        if where is not None:
-            first = 0 if where.since is None else _bisect_rows(created, order, ceil_milliseconds(where.since))
-            end = None if where.until is None else _bisect_rows(created, order, ceil_milliseconds(where.until))
-            order = order[first:end]
+        first, end = _bounds_after(created, order, after, newest_first=newest_first)
+        if where is not None and where.since is not None:
+            first = max(first, _bisect_rows(created, order, ceil_milliseconds(where.since)))
+        if where is not None and where.until is not None:
+            end = min(end, _bisect_rows(created, order, ceil_milliseconds(where.until)))
+        order = order[first:end]
         if newest_first:
             order = order[::-1]
         wanted = len(order) if limit is None else max(limit, 0)
@@ -565,11 +584,20 @@ class MemoryTable:
         for mention in dict.fromkeys(mentions):
             self._mention_pairs.append(node=node, mention=self._mentions.number(mention))
 
-    def _get_mentions(self, node: int) -> list[str]:
-        return [
-            self._mentions[number]
-            for number in self._mention_pairs["mention"][self._mention_pairs["node"] == node].tolist()
-        ]
+    def _replace_mentions(self, node: int, mentions: Iterable[str]) -> None:
+        places = np.flatnonzero(self._mention_pairs["node"] == node)
+        wanted = {self._mentions.number(mention) for mention in mentions}
+        numbers = self._mention_pairs["mention"][places]
+        free = places[~np.isin(numbers, list(wanted))]
+        new = sorted(wanted.difference(numbers.tolist()))
+        # Reuse the places of removed mentions, because removing rows copies the whole table.
+        self._mention_pairs["mention"][free[: len(new)]] = new[: len(free)]
+        for number in new[len(free) :]:
+            self._mention_pairs.append(node=node, mention=number)
+        if len(free) > len(new):
+            kept = np.ones(len(self._mention_pairs), np.bool_)
+            kept[free[len(new) :]] = False
+            self._mention_pairs.keep(kept)
 
     def _find_by_topic(self, topic: str) -> Rows:
         """Return the nodes of a topic, ascending, including deleted ones."""
@@ -671,6 +699,15 @@ def compact_vocabulary(texts: Vocabulary, numbers: NDArray[np.int32]) -> tuple[l
 def _bisect_rows(keys: Array, order: NDArray[np.int32], bound: int) -> int:
     # Bisect here, because NumPy's searchsorted would first copy the whole key column in sorted order.
     return bisect_left(range(len(order)), bound, key=lambda place: int(keys[order[place]]))
+
+
+def _bounds_after(created: Array, order: Array, after: Position | None, *, newest_first: bool) -> tuple[int, int]:
+    """Return the first and the end place of the rows after a position. *order* is sorted by time and row number."""
+    if after is None:
+        return 0, len(order)
+    find = bisect_left if newest_first else bisect_right
+    place = find(range(len(order)), after, key=lambda at: (int(created[order[at]]), int(order[at])))
+    return (0, place) if newest_first else (place, len(order))
 
 
 def _column_values(column: NDArray[Any], nodes: Sequence[int] | Nodes) -> list[Any]:

@@ -25,7 +25,7 @@ from mama_structs.memory.engines.local.views.snapshots import Generation, Snapsh
 from mama_structs.memory.engines.local.views.vector_index import VectorIndex
 from mama_structs.memory.engines.local.views.word_index import WordIndex
 from mama_structs.memory.types.codec import Entry, indexed_terms, mutable_columns
-from mama_structs.memory.types.engine import EngineFilter, filter_names
+from mama_structs.memory.types.engine import FILTER_NAMES_VERSION, EngineFilter, filter_names
 from mama_structs.memory.types.model import Link, Memory, MemoryType
 from mama_structs.memory.types.text_analysis import ANALYSIS_VERSION
 from mama_structs.storage.sealed_rows import DamagedValue, Snapshot
@@ -296,7 +296,7 @@ def apply_changes(
 
     def leave_out(key: str, error: StoreDamaged) -> None:
         loaded.damaged[key] = error.findings[0]
-        _log.warning("a damaged row of the memories is left out: see check()")
+        _log.warning("a damaged row of the memories is skipped: see admin.check()")
 
     at_once = len(new) <= MAX_MEMORIES_INDEXED_AT_REPLAY
     touched: set[int] = set()
@@ -342,9 +342,10 @@ def build_snapshot_parts(rows: Snapshot, row_keys: RowKeys, views: ViewSet, chan
     """Return the parts of a snapshot of the views."""
     views.drop_erased_data()
     words, arrays = views.words.state()
+    table, columns = views.memory_table.state()
     return {
         "journal": SnapshotPart({"mark": _history_marker(rows, row_keys, change)}),
-        "catalogue": SnapshotPart(*views.memory_table.state()),
+        "catalogue": SnapshotPart({**table, "names": FILTER_NAMES_VERSION}, columns),
         "words": SnapshotPart({**words, "analysis": ANALYSIS_VERSION}, arrays),
         "links": SnapshotPart(*views.links.state()),
         **views.vectors.parts(),
@@ -373,7 +374,7 @@ def _restore_snapshot(
     rows: Snapshot, row_keys: RowKeys, generation: Generation, exact_up_to: int
 ) -> LoadedViews | None:
     """
-    Return the views of a snapshot, or None if the snapshot belongs to another history.
+    Return the views of a snapshot, or None if it belongs to another history or has filter names of another version.
 
     If the snapshot's word index is unusable, the words of all memories are indexed later.
     """
@@ -381,6 +382,9 @@ def _restore_snapshot(
     mark = parts["journal"].meta.get("mark")
     if not mark or mark != _history_marker(rows, row_keys, generation.change):
         _log.info("the snapshot of the memories is of another history: the views are derived from the journal")
+        return None
+    if parts["catalogue"].meta.get("names") != FILTER_NAMES_VERSION:
+        _log.info("the snapshot of the memories has other filter names: the views are derived from the journal")
         return None
     views = ViewSet(row_keys.embedder.dimensions, exact_up_to=exact_up_to)
     views.memory_table = MemoryTable.from_state(parts["catalogue"].meta, parts["catalogue"].arrays)

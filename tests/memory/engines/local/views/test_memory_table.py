@@ -23,7 +23,7 @@ TOPICS = ["auth", "인증", unicodedata.normalize("NFD", "인증"), "café", "ca
 
 facts = {
     "topic": st.none() | st.sampled_from(TOPICS),
-    "mentions": st.lists(st.sampled_from(["1-11", "2-1", "0-1", f"\0{EVIDENCE}"]), max_size=3),
+    "mentions": st.lists(st.sampled_from(["1-11", "2-1", "0-1", f"\0{EVIDENCE}", "\0\0tag=raid"]), max_size=3),
     "ends_ms": st.just(NEVER_EXPIRES_MS) | st.integers(BASE, BASE + 6),
     "origin": st.integers(0, len(ORIGINS) - 1),
     "trust": st.integers(0, len(ORIGINS) - 1),
@@ -59,7 +59,11 @@ fields = {
     "origins": st.frozensets(st.sampled_from(ORIGINS)),
     "trust": st.sampled_from(ORIGINS),
     "evidence": st.frozensets(st.just(EVIDENCE), max_size=1),
+    "tags": st.sampled_from([(), ("raid",), ("raid", "other")]),
 }
+places = st.none() | st.tuples(
+    st.integers(BASE - 1, BASE + 6) | st.sampled_from([-(2**70), 2**70]), st.integers(-1, 30)
+)
 # Draw filters with a single field, too, because filters with all fields rarely match.
 filters = st.sampled_from(sorted(fields)).flatmap(lambda name: st.builds(EngineFilter, **{name: fields[name]}))
 filters |= st.builds(EngineFilter, **{name: st.none() | values for name, values in fields.items()})
@@ -110,6 +114,10 @@ def played(steps, where=None):
     return catalogue, dict(sorted(model.items())), len(model) + len(removed) + len(holes)
 
 
+def place(model, node):
+    return model[node]["created_ms"], node
+
+
 def nfc(topic):
     return None if topic is None else unicodedata.normalize("NFC", topic)
 
@@ -125,6 +133,7 @@ def passes(row, where):
         and (where.origins is None or ORIGINS[row["origin"]] in where.origins)
         and (where.trust is None or row["trust"] <= ORIGINS.index(where.trust))
         and (not where.evidence or f"\0{EVIDENCE}" in row["mentions"])
+        and {f"\0\0tag={tag}" for tag in where.tags or ()} <= set(row["mentions"])
         and (
             where.valid_at is None
             or row["ends_ms"] == NEVER_EXPIRES_MS
@@ -133,14 +142,26 @@ def passes(row, where):
     )
 
 
-@given(steps=steps, where=st.none() | filters, newest_first=st.booleans(), limit=st.none() | st.integers(0, 4))
-def test_filters_match_their_definition(steps, where, newest_first, limit):
+@given(
+    steps=steps,
+    where=st.none() | filters,
+    newest_first=st.booleans(),
+    after=places,
+    limit=st.none() | st.integers(0, 4),
+)
+def test_filters_match_their_definition(steps, where, newest_first, after, limit):
     """After any changes, masks, counts and ordered windows contain exactly the memories that pass the filter."""
     catalogue, model, total = played(steps, where)
     expected = [node for node, row in model.items() if where is None or passes(row, where)]
     mask = catalogue.mask(where)
-    ordered = sorted(expected, key=lambda node: (model[node]["created_ms"], node), reverse=newest_first)
+    ordered = sorted(expected, key=lambda node: place(model, node), reverse=newest_first)
     window = catalogue.window(where, newest_first=newest_first, limit=limit)
+    later = catalogue.window(where, newest_first=newest_first, after=after, limit=limit)
+    behind = [
+        node
+        for node in ordered
+        if after is None or (place(model, node) < after if newest_first else place(model, node) > after)
+    ]
 
     assert (range(total) if mask is None else np.flatnonzero(mask).tolist()) == (
         range(total) if mask is None else expected
@@ -148,7 +169,8 @@ def test_filters_match_their_definition(steps, where, newest_first, limit):
     assert mask is not None or expected == list(range(total))
     assert len(expected) == catalogue.count(where)
     assert ordered[:limit] == window.tolist()
-    assert np.int64 == window.dtype
+    assert behind[:limit] == later.tolist()
+    assert np.int64 == window.dtype == later.dtype
 
 
 @given(steps=steps)
@@ -296,6 +318,19 @@ def test_masks_are_read_only():
 
     with pytest.raises(ValueError, match="read-only"):
         mask[0] = True
+
+
+@given(st.lists(st.lists(st.sampled_from("abcde"), max_size=4), min_size=1, max_size=8))
+def test_replaced_mentions_leave_other_memories_unchanged(versions):
+    """Places of removed mentions are reused, and the mentions of the memories before and after them stay."""
+    catalogue = catalogue_of("x", "y", "z", mentions=["a", "b"])
+    for version, mentions in enumerate(versions):
+        catalogue.change(1, version=version, topic=None, mentions=mentions)
+
+    for letter in "abcde":
+        others = [0, 2] if letter in "ab" else []
+        assert sorted([*others, *([1] if letter in versions[-1] else [])]) == mentioned(catalogue, letter)
+    assert 4 + len(set(versions[-1])) == len(catalogue._mention_pairs)
 
 
 def test_repeated_updates_do_not_accumulate_mentions():

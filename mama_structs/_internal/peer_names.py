@@ -1,0 +1,219 @@
+"""Names that callers guess for this API, such as those of mem0, LangMem and Chroma, with the right calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from mama_structs._internal.call_hints import CallHints
+
+_SAVE: Final = "save(content)"
+_ERASE_ALL: Final = "erase(where=Filter(...)), or admin.delete_namespace(session, name)"
+
+KEYWORDS: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("k", "top_k", "topk", "n", "n_results", "num_results", "max_results", "size"), ("limit",)),
+    **dict.fromkeys(
+        ("user_id", "agent_id", "app_id", "collection", "namespace"), ("namespace", "Session.open(namespace=)")
+    ),
+    **dict.fromkeys(("run_id", "thread_id", "session_id"), ("conversation", "Session.open(conversation=)")),
+    "metadata": ("extra=, tags= or source=", "where=Filter(extra=...)"),
+    **dict.fromkeys(("filters", "filter"), ("where=Filter(...)", "predicate")),
+    "where": ("predicate",),
+    **dict.fromkeys(("types", "memory_type", "memory_types", "kind", "category"), ("type", "where=Filter(type=...)")),
+    **dict.fromkeys(("after", "start", "start_time", "created_after"), ("since", "where=Filter(since=...)", "cursor")),
+    **dict.fromkeys(("before", "until", "end", "end_time", "created_before"), ("until", "where=Filter(until=...)")),
+    "tags": ("where=Filter(tags=...)",),
+    "tag": ("tags", "where=Filter(tags=...)"),
+    **dict.fromkeys(
+        ("origin", "min_trust", "mentions", "outcome", "created_by", "extra", "source"), ("where=Filter(...)",)
+    ),
+    **dict.fromkeys(("min_score", "score_threshold", "threshold"), ("min_relevance", "threshold")),
+    **dict.fromkeys(("text", "decision", "summary", "data", "document", "memory_text", "value"), ("content", "text")),
+    **dict.fromkeys(("id", "memory_id", "ids", "memory_ids"), ("memory", "memories", "handle")),
+    **dict.fromkeys(("reason", "rationale", "why"), ("reasoning", "change_reason")),
+    **dict.fromkeys(("ttl", "expires", "expires_in"), ("expires_at", "valid_until")),
+    **dict.fromkeys(("expires_at", "expiration_date"), ("valid_until",)),
+    "valid_until": ("expires_at",),
+    "offset": ("cursor",),
+    **dict.fromkeys(("after_key", "last_key"), ("cursor",)),
+    **dict.fromkeys(("last_first", "descending", "desc"), ("reverse", "order='oldest'")),
+    "history": ("keep_history",),
+    "forget": ("erase",),
+    **dict.fromkeys(("path", "directory", "db_path", "url", "database"), ("location", "file_path")),
+    **dict.fromkeys(("files", "root", "output"), ("files_root",)),
+    "references": ("reference_options",),
+    "exposure": ("tool_selector",),
+    "again": ("repeat",),
+    **dict.fromkeys(("handle", "ref", "name", "ref_id", "key", "fd"), ("handle", "ref_id")),
+    "message": ("query",),
+    "prompt": ("query",),
+}
+"""The right arguments by guessed keyword, best first; see `CallHints.keywords`."""
+
+MEMORY_STORE: Final = CallHints(
+    attributes={
+        **dict.fromkeys(("add", "put", "store", "create", "insert", "remember", "append", "write", "upsert"), _SAVE),
+        **dict.fromkeys(("add_many", "save_all", "add_texts", "add_documents", "batch"), "save_many(items)"),
+        **dict.fromkeys(("get_all", "all"), "list(), or iter_all()"),
+        **dict.fromkeys(("recent", "latest"), "list(limit=)"),
+        **dict.fromkeys(("about", "by_topic"), "list(topic=)"),
+        "find": "search(query), or list(topic=)",
+        "items": "iter_all()",
+        **dict.fromkeys(
+            ("query", "retrieve", "similarity_search", "ask", "recall", "semantic_search", "lookup"), "search(query)"
+        ),
+        **dict.fromkeys(("remove", "discard", "pop"), "delete(memory)"),
+        "forget": "erase(memory), or delete(memory), which is faster and may leave bytes on disk",
+        **dict.fromkeys(("delete_all", "clear", "reset", "purge", "truncate", "drop"), _ERASE_ALL),
+        **dict.fromkeys(("correct", "edit", "change", "modify", "replace"), "update(memory, content)"),
+        **dict.fromkeys(("evolution", "evolve", "chain"), "history(memory), or history(topic=)"),
+        **dict.fromkeys(("connected", "get_connected", "neighbours", "neighbors", "graph"), "traverse(memory)"),
+        "links_of": "links(memory)",
+        "evidence_of": "evidence(memory)",
+        "load_context": "details(memory)",
+        **dict.fromkeys(("add_link", "connect", "relate"), "link(from_memory, to_memory, relationship)"),
+        **dict.fromkeys(("list_decisions", "decisions"), "list(type='decision')"),
+        **dict.fromkeys(("list_insights", "insights"), "list(type='insight')"),
+        **dict.fromkeys(("list_contexts", "contexts"), "list(type='context')"),
+        **dict.fromkeys(("list_checkpoints", "checkpoints"), "list(type='checkpoint')"),
+        **dict.fromkeys(("add_decision", "save_memory", "add_memory"), "save(content), or save_decision(content)"),
+        "reads": "read_namespaces",
+        "records": "session.records",
+        **{
+            name: f"mama_structs.admin.{name}(session)"
+            for name in ("check", "maintain", "prune", "rebuild", "export_jsonl", "import_jsonl", "reembed")
+        },
+        **dict.fromkeys(("export", "dump"), "mama_structs.admin.export_jsonl(session, path)"),
+        **dict.fromkeys(("namespaces", "collections"), "mama_structs.admin.list_namespaces(session)"),
+    },
+    keywords=KEYWORDS,
+    operators={"__iter__": "list() or iter_all()", "__len__": "count()"},
+)
+
+RECORD_STORE: Final = CallHints(
+    attributes={
+        **dict.fromkeys(("save", "set", "add", "insert", "create", "store", "upsert"), "put(labels, key, value)"),
+        **dict.fromkeys(("get_all", "all", "items", "keys", "values", "find"), "list(labels)"),
+        **dict.fromkeys(("remove", "forget", "discard"), "delete(labels, key)"),
+        **dict.fromkeys(("clear", "reset", "purge"), "delete_all(labels)"),
+        "query": "search(query, labels)",
+        "sweep": "delete_expired()",
+        "namespaces": "labels()",
+        **dict.fromkeys(("update", "replace"), "put(labels, key, value)"),
+    },
+    keywords=KEYWORDS,
+    operators={"__iter__": "list()", "__len__": "len(await records.list())"},
+)
+
+REF_STORE: Final = CallHints(
+    attributes={
+        **dict.fromkeys(
+            ("save", "store", "create", "insert", "write"), "add(text), or put(ref_id, text) to choose the name"
+        ),
+        **dict.fromkeys(("parse", "parse_refs", "ingest", "feed", "collect"), "observe(message)"),
+        **dict.fromkeys(("export", "save_to_file", "write_file", "download", "dump"), "to_file(handle, file_path)"),
+        **dict.fromkeys(("load", "open", "fetch"), "read(handle), or get(handle)"),
+        **dict.fromkeys(("remove", "forget", "erase", "discard"), "delete(handle)"),
+        **dict.fromkeys(("update", "replace", "change"), "edit(ref_id, old, new), or put(ref_id, text)"),
+        **dict.fromkeys(("find", "grep", "query"), "search(handle, query)"),
+        **dict.fromkeys(("all", "get_all", "refs", "list_refs", "keys"), "list(), or list_descriptors()"),
+        **dict.fromkeys(("descriptors", "list_fds"), "list_descriptors()"),
+        "adopt": "copy_from(child, ref_id)",
+        "suggest": "suggest_refs(text)",
+        **dict.fromkeys(("prompt", "instructions"), "system_prompt()"),
+        **dict.fromkeys(("files", "root"), "files_root"),
+        **dict.fromkeys(("truncate", "shorten"), "wrap(result)"),
+        "history": "versions(ref_id)",
+    },
+    keywords=KEYWORDS,
+    methods={
+        "put": "To store a text without a name, use add(text).",
+        "read": "It reads one handle, such as ref:app.py or fd:1.",
+    },
+)
+
+SESSION: Final = CallHints(
+    attributes={
+        **dict.fromkeys(("save", "add", "put", "store", "insert", "create", "write"), "session.memories.save(content)"),
+        **{
+            name: f"session.memories.{call}"
+            for name, call in {
+                "save_decision": "save_decision(content, topic=, reasoning=)",
+                "save_insight": "save_insight(content)",
+                "save_context": "save_context(content)",
+                "save_checkpoint": "save_checkpoint(content)",
+                "search": "search(query)",
+                "query": "search(query)",
+                "list": "list()",
+                "get_all": "list()",
+                "get": "get(memory)",
+                "update": "update(memory, content)",
+                "delete": "delete(memory)",
+                "forget": "erase(memory)",
+                "delete_all": _ERASE_ALL,
+                "clear": _ERASE_ALL,
+                "reset": _ERASE_ALL,
+            }.items()
+        },
+        **dict.fromkeys(("memory", "mem", "memory_store"), "session.memories"),
+        **dict.fromkeys(("ref", "descriptors", "files"), "session.refs"),
+        **dict.fromkeys(("read", "read_fd"), "session.refs.read(handle)"),
+        "to_file": "session.refs.to_file(handle, file_path)",
+        **dict.fromkeys(("parse", "extract", "ingest"), "session.observe(message)"),
+        "record": "session.records",
+        **dict.fromkeys(("run", "invoke", "call_tool", "execute"), "session.call(tool_name, arguments)"),
+        "references": "reference_options",
+        "exposed": "exposed_tools",
+        "allowed_for": "tool_names_for(message)",
+        "resolved": "resolve_arguments(tool_name, arguments)",
+        "is_recalled": "was_recalled(text)",
+        "warm_up": "preload()",
+        "wire_names": "session.tools.wire_names",
+        **dict.fromkeys(("prompt", "instructions"), "system_prompt()"),
+        **{name: f"mama_structs.admin.{name}(session)" for name in ("check", "maintain")},
+        **{name: f"mama_structs.admin.{name}(session, target)" for name in ("backup", "copy")},
+        **dict.fromkeys(("namespaces", "list_namespaces"), "mama_structs.admin.list_namespaces(session)"),
+        **dict.fromkeys(("conversations", "list_conversations"), "mama_structs.admin.list_conversations(session)"),
+        "connect": "Session.open(location)",
+        **dict.fromkeys(("user_id", "user"), "session.namespace"),
+    },
+    keywords=KEYWORDS,
+    methods={
+        "remember": "Give a function that passes a prompt to your model, or use session.memories.save(content).",
+    },
+    constructor="Use Session.open(location).",
+)
+
+MEMORY: Final = CallHints(
+    constructor="Stores return memories. Use Session.open(location) and session.memories.save(content)."
+)
+
+VALUE_ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("text", "body", "value", "data", "summary", "decision", "page_content"), ("content", "text")),
+    "memory": ("content",),
+    **dict.fromkeys(("memory_id", "uuid", "key"), ("id",)),
+    **dict.fromkeys(("memory_type", "kind", "category"), ("type",)),
+    **dict.fromkeys(("similarity", "distance", "rank"), ("relevance",)),
+    **dict.fromkeys(("created", "date", "timestamp", "time"), ("created_at",)),
+    **dict.fromkeys(("updated", "modified", "modified_at"), ("updated_at",)),
+    **dict.fromkeys(("expires_at", "expires"), ("valid_until",)),
+    **dict.fromkeys(("user_id", "user"), ("namespace",)),
+    **dict.fromkeys(("dict", "model_dump", "as_dict", "asdict"), ("to_dict",)),
+    **dict.fromkeys(("json", "model_dump_json", "as_json"), ("to_json",)),
+    **dict.fromkeys(("name", "path", "fd", "ref"), ("handle", "id")),
+    "content": ("text",),
+}
+"""The right attributes of a value by guessed name, best first."""
+
+MODULE_NAMES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("parse_refs", "extract_refs"), "session.observe(message), or RefParser"),
+    **dict.fromkeys(
+        ("Client", "MemoryClient", "AsyncMemory", "AsyncMemoryClient", "Store", "Memories", "Agent", "MamaStructs"),
+        "Session.open(location)",
+    ),
+    **dict.fromkeys(("connect", "open", "init"), "Session.open(location)"),
+    **dict.fromkeys(("SyncSession", "SyncClient"), "mama_structs.sync.Session"),
+    **dict.fromkeys(("save", "add", "remember"), "session.memories.save(content)"),
+    **dict.fromkeys(("search", "query"), "session.memories.search(query)"),
+}
+"""The right calls by name that callers guess in the module ``mama_structs``."""
