@@ -172,26 +172,26 @@ async def memory_cases(session: Session, folder: Path, size: int) -> dict[str, C
         "save_many, long": lambda: memories.save_many([memory(number, 20_000) for number in range(100 // size)]),
         "search": lambda: memories.search(query),
         "search, 1 MB": lambda: memories.search(long),
-        "similar": lambda: memories.similar(query),
+        "similar": lambda: memories.similar(content=query),
         "recall": lambda: session.recall(message),
         "recall, many messages": lambda: session.recall([{"role": "user", "content": message}] * 100),
         "remember": lambda: session.remember(said, extract=extract),
-        "correct": lambda: memories.update(first.id, long[:50_000]),
-        "recent": lambda: memories.list(limit=5_000),
-        "all": lambda: consume(memories.iter_all()),
-        "links": lambda: consume(memories._iter_links()),
-        "load_context": lambda: memories.details(first.id),
+        "update": lambda: memories.update(first.id, long[:50_000]),
+        "list": lambda: memories.list(limit=5_000),
+        "iter_all": lambda: consume(memories.iter_all()),
+        "links": lambda: memories.links(limit=100_000),
+        "details": lambda: memories.details(first.id),
         "stats": memories.stats,
-        "about": lambda: memories.list(where=Filter(mentions="1-11")),
+        "list of mentions": lambda: memories.list(where=Filter(mentions="1-11")),
         "traverse": lambda: memories.traverse(first.id),
         "call, save/insight": lambda: session.call("save/insight", {"content": long[:100_000]}),
         "call, search": lambda: session.call("search/by_context", {"query": query}),
         "export_jsonl": lambda: admin.export_jsonl(memories, file),
         "import_jsonl": lambda: admin.import_jsonl(memories, file),
-        "check": session.check,
-        "rebuild": memories.rebuild,
-        "prune": memories.prune,
-        "maintain": session.maintain,
+        "check": lambda: admin.check(session),
+        "rebuild": lambda: admin.rebuild(memories),
+        "prune": lambda: admin.prune(memories),
+        "maintain": lambda: admin.maintain(session),
         "backup": lambda: admin.backup(session, folder / "backup"),
     }
 
@@ -223,7 +223,7 @@ async def record_cases(session: Session, size: int) -> dict[str, Case]:
         "records.embed": lambda: records.embed([words(1_000)] * (1_000 // size)),
         "records.labels": records.labels,
         "records.delete_all": lambda: records.delete_all(("moved",)),
-        "records.sweep": records.delete_expired,
+        "records.delete_expired": records.delete_expired,
     }
 
 
@@ -257,7 +257,7 @@ async def lifecycle(folder: Path) -> dict[str, Case]:
 
     return {
         "open": open_again,
-        "warm_up": lambda: Session.preload(opened[-1]),
+        "preload": lambda: Session.preload(opened[-1]),
         "close": lambda: opened.pop().close(),
         "conversations": lambda: admin.list_conversations(folder / "store"),
         "copy": lambda: admin.copy(folder / "store", folder / "copied"),
@@ -288,7 +288,7 @@ async def main() -> None:
                 settings=Settings(descriptors=DescriptorSettings(max_bytes=2**30, max_handles=10**6)),
             ) as session,
         ):
-            await session.memories._warm_up()
+            await session.preload()
             for cases in (refs_cases, reference_cases, record_cases):
                 await run(await cases(session, size))
             await run(await memory_cases(session, folder, size))

@@ -313,7 +313,7 @@ def month(folder: Path, limit: int, embedder: Embedder) -> Sample:
 
 def join_texts(save: Mapping[str, Any]) -> str:
     """Return all texts of a save, joined."""
-    given = (save.get(name) for name in ("topic", "content", "decision", "summary", "reasoning", "next_steps"))
+    given = (save.get(name) for name in ("topic", "content", "reasoning", "next_steps"))
     said = (one if isinstance(one, str) else ". ".join(one) for one in given if one)
     return "\n".join(said)
 

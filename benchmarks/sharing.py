@@ -32,7 +32,7 @@ from _common import MILLI, RESULTS, Seconds, quantiles, report
 from _scale import some_link
 from memories import DIMENSIONS, Corpus, LookupEmbedder, compute_created_at, corpus, normalize_vectors, row_sizes, timed
 
-from mama_structs import Session
+from mama_structs import Session, admin
 from mama_structs.errors import StoreBusy
 from mama_structs.memory.types.model import METADATA_TYPES, Memory, MemoryType
 from mama_structs.settings import MemorySettings, Settings
@@ -546,7 +546,7 @@ async def meanwhile(directory: Path, count: int) -> dict[str, Any]:
         found["with nothing else"] = {"seconds": sum(searches), "search": quantiles(searches)}
         for name, work in (
             (f"a memory with {count:,} links is deleted", lambda: session.memories.delete(hub.id)),
-            (f"{count:,} memories are rebuilt", session.memories.rebuild),
+            (f"{count:,} memories are rebuilt", lambda: admin.rebuild(session)),
         ):
             working = asyncio.create_task(timed(work()))
             await asyncio.sleep(0)

@@ -46,6 +46,7 @@ from mama_structs.memory.types.model import (
     RelatedMemory,
     SaveWarnings,
 )
+from mama_structs.memory.types.namespace_erasure import NamespaceErasure
 from mama_structs.memory.types.record import NewRecord, Record, RecordHit
 from mama_structs.memory.types.reranker import Reranker
 from mama_structs.recall import Conflict
@@ -54,7 +55,7 @@ from mama_structs.references.results import ResolverStats
 from mama_structs.refs.conversations.conversation_info import ConversationInfo
 from mama_structs.refs.markup.content_types import Suggestion
 from mama_structs.refs.markup.parser import Diagnostic, PlainText, RefEnd, RefStart, RefText
-from mama_structs.refs.store.entries import Usage
+from mama_structs.refs.store.entries import HandleLike, Usage
 from mama_structs.refs.store.export import FileResult
 from mama_structs.refs.store.ref_collector import RefStream
 from mama_structs.refs.store.text import Content, Excerpt
@@ -90,6 +91,7 @@ __all__ = [
     "ExposedTools",
     "ExtractionResult",
     "FileResult",
+    "HandleLike",
     "IdMatch",
     "InsightMetadata",
     "Issue",
@@ -103,6 +105,7 @@ __all__ = [
     "MemoryLike",
     "MemoryPlots",
     "NamespaceCopy",
+    "NamespaceErasure",
     "NewRecord",
     "Origin",
     "OutcomeChange",

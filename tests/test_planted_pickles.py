@@ -126,7 +126,7 @@ READS = {
     "get": get_all,
     "around": around_all,
     "all": lambda session: each(session.memories.iter_all()),
-    "links": lambda session: each(session.memories._iter_links()),
+    "links": lambda session: session.memories.links(limit=1_000),
     "search": lambda session: session.memories.search("how do logins work?"),
     "search as_of": lambda session: session.memories.search("auth", topic="auth"),
     "similar": lambda session: session.memories.similar(content="use sessions"),

@@ -180,6 +180,7 @@ EXAMPLES = {
         path="a", checksum="f", content="f", version=1, decisions=(), edges=(), checkpoints=(), others=()
     ),
     "Link": link,
+    "NamespaceErasure": lambda: types.NamespaceErasure(namespace="a", memories={"decision": 1}),
     "LinkMetadata": lambda: types.LinkMetadata(original_relationship="supersedes"),
     "Match": match,
     "SearchResult": lambda: types.SearchResult(handle="fd:1", matches=(match(),), total=1, next_start=None),

@@ -62,7 +62,7 @@ def test_proxy_has_every_public_method_without_async(facade):
 
 @pytest.mark.parametrize("facade", [*FACADES, mem0.Memory])
 def test_proxy_and_stub_have_every_public_member(facade):
-    """This includes properties and attributes, and the parameters of each method in the stub."""
+    """Properties are included, and the stub has the parameters of each method."""
     kind = facade._kind
     module = sys.modules[facade.__module__]
     tree = ast.parse(runpy.run_path(str(GENERATOR))["target"](module).read_text(encoding="utf-8"))
@@ -217,7 +217,9 @@ def test_plain_tool_may_return_an_awaitable(session):
     async def later() -> dict:
         return {"n": 1}
 
-    assert {"n": 1} == session.with_references(lambda: later())()
+    plain = session.with_references(lambda: later())  # noqa: PLW0108 - a plain function that returns a coroutine
+
+    assert {"n": 1} == plain()
 
 
 def test_methods_of_a_class_can_have_references(customers):

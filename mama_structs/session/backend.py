@@ -394,7 +394,7 @@ class Backend:
             if conversation is not None and conversation.refs._is_here and not conversation.is_orphaned:
                 usage = conversation.refs.usage
                 size = InputSize(usage.bytes, usage.handles)
-                erased_entries = await conversation.refs.change(
+                erased_entries = await conversation.refs._change(
                     size, lambda refs: refs._erase(erasure, dry_run=dry_run)
                 )
             else:

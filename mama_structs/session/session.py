@@ -398,7 +398,7 @@ class Session:
                 for one in extract_transcript(messages)
             ]
 
-        utterances = await self.refs.run_read(measure_input(messages), read)
+        utterances = await self.refs._run_read(measure_input(messages), read)
         return await extract_memories(self.memories, utterances, extract, is_recalled=self.was_recalled, origin=origin)
 
     # Refs and descriptors
@@ -427,7 +427,7 @@ class Session:
         async with self._observe_lock:
             ingested = await run_inline_or_in_thread(load, self._observed_messages.find_earlier, message)
             if ingested is None:
-                ingested = await self.refs.change(load, lambda refs: refs.observe(message))
+                ingested = await self.refs._change(load, lambda refs: refs.observe(message))
                 self._observed_messages.record(message, ingested)
         await self.flush()
         return ingested
@@ -460,7 +460,7 @@ class Session:
 
         """
         self._check()
-        answer = await self.refs.change(measure_input(result), lambda refs: refs.wrap(result, source=source))
+        answer = await self.refs._change(measure_input(result), lambda refs: refs.wrap(result, source=source))
         if answer is not result:
             await self.flush()
         return answer

@@ -26,7 +26,7 @@ PROBE_DATA: Final = b"\0" * 65536
 @attrs.frozen
 class Issue(JsonMixin):
     """
-    An issue found by `check`.
+    An issue found by `mama_structs.admin.check`.
 
     Args:
         severity: ``"error"`` if data is lost or in danger, else ``"warning"``.
@@ -60,7 +60,7 @@ class CheckReport(JsonMixin):
     @property
     def ok(self) -> bool:
         """True if no issue has the severity "error"."""
-        return not any(finding.severity == "error" for finding in self.issues)
+        return not any(issue.severity == "error" for issue in self.issues)
 
     def __str__(self) -> str:
         return "\n".join(f"{one.severity}: {one.message}" for one in self.issues) or "no damage found"

@@ -60,10 +60,10 @@ class ModelRequest:
     A request that the model received.
 
     Args:
-        said: The messages of the conversation with their speakers, without recalled memories.
+        transcript: The messages of the conversation with their speakers, without recalled memories.
         tools: The names of the offered tools, in the form in which they were sent.
         messages: The conversation in the framework's own format.
-        sent: The rest of the request: the whole request as a dict for the clients and the OpenAI Agents SDK, an
+        options: The rest of the request: the whole request as a dict for the clients and the OpenAI Agents SDK, an
             ``AgentInfo`` of Pydantic AI, the options of LangChain.
 
     """

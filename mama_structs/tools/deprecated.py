@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import json
@@ -47,7 +46,7 @@ from mama_structs.memory.types.model import (
 from mama_structs.memory.types.requests import check_topic
 from mama_structs.provenance import get_mark, least_trusted
 from mama_structs.tools.memory_results import format_age
-from mama_structs.tools.tool import Tool, ToolAnnotations, bind_template
+from mama_structs.tools.tool import Tool, ToolAnnotations, bind_template, rename_arguments_in_errors
 from mama_structs.tools.wire_names import get_deprecation_line, get_deprecation_note
 
 AsyncFunction = Callable[..., Coroutine[Any, Any, Any]]
@@ -254,20 +253,6 @@ def _get_first_word(topic: str) -> str:
 # Arguments
 
 
-@contextlib.contextmanager
-def _rename_argument_in_errors(**names: str) -> Iterator[None]:
-    """Raise errors about arguments of the store with the argument names of the tool."""
-    try:
-        yield
-    except InvalidArgument as error:
-        message = str(error.args[0])
-        for own, tool_argument in names.items():
-            # Error messages of the store begin with the argument's name.
-            if re.match(rf"{own}\b", message):
-                raise InvalidArgument(f"{tool_argument}{message.removeprefix(own)}", hint=error.hint) from error
-        raise
-
-
 def _parse_outcome(word: str) -> tuple[str, Outcome | None]:
     """Return an outcome word in lower case, and its outcome or None. Raise for unknown words."""
     meanings = {known.lower(): outcome for known, outcome in OUTCOMES_BY_WORD.items()}
@@ -332,20 +317,21 @@ async def save_decision(
     # Other sessions have their own lock, so their saves may fork the chain, which all reading tools support.
     async with place.memories._shared.chain_lock:
         before = await place.find_current_decision(about)
-        memory = await place.memories.save_decision(
-            decision,
-            topic=about,
-            reasoning=reasoning,
-            confidence=confidence,
-            supersedes=before.id if before else None,
-            created_by=created_by,
-            # A model wrote the text, even if it names the user as the author.
-            origin="model",
-        )
+        with rename_arguments_in_errors(content="decision"):
+            memory = await place.memories.save_decision(
+                decision,
+                topic=about,
+                reasoning=reasoning,
+                confidence=confidence,
+                supersedes=before,
+                created_by=created_by,
+                # A model wrote the text, even if it names the user as the author.
+                origin="model",
+            )
     message = f"✅ Decision saved successfully (ID: {memory.id})"
     if result is not None:
         try:
-            with _rename_argument_in_errors(reason=names):
+            with rename_arguments_in_errors(reason=names):
                 await place.memories.set_outcome(
                     memory.id, result, reason=reason, created_by=created_by, origin="model"
                 )
@@ -417,7 +403,7 @@ async def suggest_decision(
     recency_options = {"weight": recencyWeight, "scale": recencyScale, "decay": recencyDecay}
     given_options = {name: value for name, value in recency_options.items() if value is not None}
     recency = Recency(weight=0.0) if disableRecency else Recency(**given_options) if given_options else None
-    with _rename_argument_in_errors(query="userQuestion"):
+    with rename_arguments_in_errors(query="userQuestion"):
         hits = await place.memories.search(userQuestion, type=[MemoryType.DECISION], limit=MAX_CANDIDATES)
     best = rank_hits(hits, recency, now=place.now)[:MAX_SUGGESTIONS]
     if best:
@@ -481,7 +467,7 @@ async def update_outcome(
     if result is not None:
         if result is Outcome.FAILED and reason is None:
             raise InvalidArgument("failure_reason is required when outcome is failure", hint="say why it failed")
-        with _rename_argument_in_errors(reason=names):
+        with rename_arguments_in_errors(reason=names):
             await place.memories.set_outcome(before.id, result, reason=reason, created_by="llm")
     elif word == "superseded":
         extras = await place.memories._get_annotations([before.id])
@@ -507,7 +493,7 @@ async def update_outcome(
 
 async def _find_decision(place: DeprecatedTools, decision_id: str, topic: str) -> Memory:
     if decision_id:
-        with _rename_argument_in_errors(id="decisionId"):
+        with rename_arguments_in_errors(memory="decisionId"):
             memory = await place.memories.get(decision_id)
         if memory.type is not MemoryType.DECISION:
             raise InvalidArgument(f"decisionId must be a decision's, and is that of a memory of type {memory.type}")
@@ -536,9 +522,11 @@ async def save_checkpoint(
 
     """
     steps = next_steps.splitlines() if isinstance(next_steps, str) else next_steps
-    memory = await place.memories.save_checkpoint(
-        summary, open_files=open_files, next_steps=[step.rstrip() for step in steps if step.strip()], created_by="llm"
-    )
+    steps = [step.rstrip() for step in steps if step.strip()]
+    with rename_arguments_in_errors(content="summary"):
+        memory = await place.memories.save_checkpoint(
+            summary, open_files=open_files, next_steps=steps, created_by="llm"
+        )
     return f"✅ Checkpoint saved (ID: {memory.id})\nSummary: {_render_text(memory.content)}"
 
 

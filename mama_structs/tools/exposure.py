@@ -427,12 +427,12 @@ class ToolSelector(JsonMixin):
         """Reject inconsistent arguments."""
         if not (isinstance(self.threshold, int | float) and 0 <= self.threshold <= 1):
             raise InvalidArgument(f"threshold must be from 0 to 1, got {repr_short(self.threshold)}")
-        for name, items, item_class in (("cues", self.cues, Cue), ("contexts", self.rules, SelectionRule)):
+        for name, items, item_class in (("cues", self.cues, Cue), ("rules", self.rules, SelectionRule)):
             if not isinstance(items, tuple) or not all(isinstance(item, item_class) for item in items):
                 raise InvalidArgument(f"{name} must be objects of {item_class.__name__}, got {repr_short(items)}")
         kinds = [rule.kind for rule in self.rules]
         if len(set(kinds)) < len(kinds):
-            raise InvalidArgument(f"contexts must have one rule a kind, got {', '.join(kinds):.200}")
+            raise InvalidArgument(f"rules must have one rule a kind, got {', '.join(kinds):.200}")
         for cue in self.cues:
             if cue.kind not in (None, OTHER_KIND, *kinds):
                 raise InvalidArgument(

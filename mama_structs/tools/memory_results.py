@@ -392,7 +392,7 @@ class TextTruncator:
         try:
             free_quota(self.refs)
             provenance = self.provenance
-            return self.refs.add_any(text, source=source, origin=provenance.origin, trust=provenance.trust).handle
+            return self.refs._add_any(text, source=source, origin=provenance.origin, trust=provenance.trust).handle
         except QuotaExceeded:
             return None
 

@@ -36,7 +36,7 @@ from mama_structs.memory.types.requests import (
 from mama_structs.memory.upkeep.erasure import EraseRequest
 from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.tools import memory_results as results
-from mama_structs.tools.tool import Tool, ToolAnnotations, bind_template
+from mama_structs.tools.tool import Tool, ToolAnnotations, bind_template, rename_arguments_in_errors
 from mama_structs.tools.wire_names import MEMORY_TOOLS
 
 # Types of parameters, with the limits and descriptions that models see
@@ -193,18 +193,19 @@ async def save_decision(
                 hint="give the handle alone, such as ref:name or fd:1, or the id of the memory that rests on it",
             )
     async with _explain_wrong_type(memories, "supersedes", supersedes):
-        memory = await memories.save_decision(
-            decision,
-            topic=topic,
-            reasoning=reasoning,
-            confidence=confidence,
-            supersedes=supersedes,
-            implements=implements,
-            links=asked,
-            evidence=evidence,
-            on_duplicate="merge",
-            created_by="llm",
-        )
+        with rename_arguments_in_errors(content="decision"):
+            memory = await memories.save_decision(
+                decision,
+                topic=topic,
+                reasoning=reasoning,
+                confidence=confidence,
+                supersedes=supersedes,
+                implements=implements,
+                links=asked,
+                evidence=evidence,
+                on_duplicate="merge",
+                created_by="llm",
+            )
     return results.render_saved(memory)
 
 
@@ -224,9 +225,10 @@ async def save_checkpoint(
         implements: Ids of decisions that this carries out
 
     """
-    memory = await memories.save_checkpoint(
-        summary, open_files=open_files, next_steps=next_steps, implements=implements, created_by="llm"
-    )
+    with rename_arguments_in_errors(content="summary"):
+        memory = await memories.save_checkpoint(
+            summary, open_files=open_files, next_steps=next_steps, implements=implements, created_by="llm"
+        )
     return results.render_saved(memory)
 
 
@@ -307,7 +309,8 @@ async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> resu
         id: As another tool gave it
 
     """
-    found = await memories.details(id, link_types=INFORMATIVE_LINK_TYPES)
+    with rename_arguments_in_errors(memory="id"):
+        found = await memories.details(id, link_types=INFORMATIVE_LINK_TYPES)
     extras = await _fetch_extras_of_one(memories, found.memory)
     evidence = await memories.evidence(found.memory.id)
     return results.render_context(found, extras, evidence, memories=memories, refs=refs)
@@ -509,9 +512,10 @@ async def _save_successor(
     If *decision* is an id, link that memory as the successor.
     """
     if not is_id(named := decision.strip()):
-        return await memories.supersede(
-            decision_id, decision, reasoning=reasoning, confidence=confidence, created_by="llm"
-        )
+        with rename_arguments_in_errors(content="decision"):
+            return await memories.supersede(
+                decision_id, decision, reasoning=reasoning, confidence=confidence, created_by="llm"
+            )
     new, old = await memories.get(named), await memories.get(decision_id)
     if new.type is not old.type or new.type is MemoryType.CHECKPOINT:
         raise InvalidArgument(
@@ -542,13 +546,16 @@ async def correct(
         reason: What was wrong
 
     """
-    memory = await memories.update(
-        check_id("id", id),
-        content,
-        reasoning=UNSET if reasoning is None else reasoning,
-        change_reason=reason,
-        origin="model",
-    )
+    if content is reasoning is None:
+        raise InvalidArgument("content or reasoning must be given", hint="say what the memory is to say instead")
+    with rename_arguments_in_errors(change_reason="reason"):
+        memory = await memories.update(
+            check_id("id", id),
+            content,
+            reasoning=UNSET if reasoning is None else reasoning,
+            change_reason=reason,
+            origin="model",
+        )
     fields = {
         "id": memory.id,
         "content": results.truncate_line(memory.content),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import re
@@ -217,6 +218,21 @@ class Tool:
     def __repr__(self) -> str:
         """Return the tool's name and the names of its parameters."""
         return f"<Tool {self.name}({', '.join(self._signature.parameters)})>"
+
+
+@contextlib.contextmanager
+def rename_arguments_in_errors(**tool_names: str) -> Iterator[None]:
+    """Raise the errors of a method with the argument names of the tool that calls it. Keys are the method's names."""
+    try:
+        yield
+    except InvalidArgument as error:
+        message = str(error.args[0])
+        # The messages begin with the name of the argument.
+        name = next((name for name in tool_names if re.match(rf"{name}\b", message)), None)
+        if name is None:
+            raise
+        renamed = InvalidArgument(f"{tool_names[name]}{message.removeprefix(name)}", hint=error.hint)
+        raise renamed from error
 
 
 def bind_template(

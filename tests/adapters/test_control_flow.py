@@ -172,7 +172,7 @@ async def test_hear_stores_refs_and_reports_item_that_cannot_be_read(session, ca
     with pytest.raises(InvalidArgument):
         await session.observe(message)
     with pytest.raises(InvalidArgument):
-        session.refs.ingest(message)
+        session.refs.observe(message)
 
 
 # LangGraph

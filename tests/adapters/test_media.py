@@ -176,7 +176,9 @@ async def test_chat_completions_name_unsupported_media(session):
     assert isinstance(output["content"], str)
     assert output["content"].startswith("The map\n[image/png, 25,608 bytes: cannot be shown here, and is kept as fd:1]")
     assert len(output["content"]) < 400
-    assert [(PNG, "image/png"), (WAV, "audio/wav")] == [(one.data, one.mime_type) for one in session.refs.descriptors()]
+    assert [(PNG, "image/png"), (WAV, "audio/wav")] == [
+        (one.data, one.mime_type) for one in session.refs.list_descriptors()
+    ]
 
 
 async def test_anthropic_shows_images(session):

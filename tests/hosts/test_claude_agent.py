@@ -205,7 +205,7 @@ async def test_sdk_functions_list_read_and_delete_sessions(session):
     subagents = await list_subagents_from_store(store, KEY["session_id"], directory="/work/app")
     await delete_session_via_store(store, KEY["session_id"], directory="/work/app")
 
-    assert ["hello"] == [one.content for one in listed]
+    assert ["hello"] == [one.summary for one in listed]
     assert ["hello"] == [one.message["content"] for one in messages]
     assert ["1"] == subagents
     assert await store.load(KEY) is None

@@ -500,7 +500,7 @@ async def test_agent_finds_item_in_other_thread_and_resumes_its_own(tmp_path):
         asked = yield "look_up", {"query": "allergic"}
         yield f"I know: {asked.results[-1]}"
         asked = yield "ignored"
-        yield f"{len(asked.said)} messages"
+        yield f"{len(asked.transcript)} messages"
 
     def agent_of(session, script):
         return agents.create_agent(

@@ -362,8 +362,8 @@ async def test_conversation_store_returns_last_saved_history(histories):
             dumped = [ModelMessagesTypeAdapter.dump_json(one) for one in (history, saved.messages)]
 
             assert dumped[0] == dumped[1]
-            assert (number, len(history)) == (saved.content.revision, saved.content.message_count)
-            assert summary == saved.content
+            assert (number, len(history)) == (saved.summary.revision, saved.summary.message_count)
+            assert summary == saved.summary
 
 
 async def test_conversation_store_writes_only_new_messages(session):
@@ -403,7 +403,7 @@ async def test_conversation_store_concurrent_name_and_save_both_succeed(session,
     )
     saved = await second.get(conversation_id=summary.id)
 
-    assert (2, 6) == (saved.content.revision, saved.content.naming_tokens)
+    assert (2, 6) == (saved.summary.revision, saved.summary.naming_tokens)
 
 
 async def test_conversation_store_archive_ends_with_next_save(session):
@@ -498,7 +498,9 @@ async def test_recall_adds_memories_without_tools(session):
         offered.append(len(request.tools))
         return "In Redis."
 
-    agent = Agent(ScriptedModel(*[answers] * 2).pydantic_ai(), capabilities=[harness.recall_capability(session, max_chars=400)])
+    agent = Agent(
+        ScriptedModel(*[answers] * 2).pydantic_ai(), capabilities=[harness.recall_capability(session, max_chars=400)]
+    )
     first = await agent.run("Where do we keep login sessions?")
     second = await agent.run("Where do we keep login sessions?", message_history=first.all_messages())
 
@@ -542,7 +544,9 @@ async def test_recall_stores_refs_before_calls_run(session):
         yield ModelTurn('<ref id="plan">shields first</ref>', [("look", {})])
         yield "Done."
 
-    await Agent(ScriptedModel(marks()).pydantic_ai(), tools=[look], capabilities=[harness.recall_capability(session)]).run("Plan")
+    await Agent(
+        ScriptedModel(marks()).pydantic_ai(), tools=[look], capabilities=[harness.recall_capability(session)]
+    ).run("Plan")
 
     assert ["shields first"] == seen
 

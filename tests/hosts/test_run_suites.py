@@ -76,7 +76,7 @@ def test_results_of_other_suites_are_kept(runner):
     known = [{"host": "B", "suite": "t", "passed": 1}, {"host": "A", "suite": "s", "passed": 2}]
     found = [{"host": "B", "suite": "t", "passed": 3}]
 
-    assert [known[1], found[0]] == runner.duplicates(known, found)
+    assert [known[1], found[0]] == runner.merged(known, found)
 
 
 def test_changes_list_versions_and_counts(runner):

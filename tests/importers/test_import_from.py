@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from importing_helpers import entity, graph, langgraph_store, listing, mem0_home, points, relation
 from memory_helpers import SMALL
 
-from mama_structs import LinkType, Session, admin, as_embedder
+from mama_structs import Filter, LinkType, Session, admin, as_embedder
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, SessionClosed
 from mama_structs.importers import import_from
 
@@ -44,7 +44,7 @@ def sources(tmp_path):
 
 async def everything(session):
     """Return all memories, links and records of a session."""
-    memories = [one async for one in session.memories.all()]
+    memories = [one async for one in session.memories.iter_all()]
     links = [
         (one.from_id, one.to_id, one.metadata.original_relationship) async for one in session.memories._iter_links()
     ]
@@ -53,7 +53,7 @@ async def everything(session):
 
 def odd(report):
     """Return the problem kind of each irregular item in a report."""
-    return [one.kind for one in report.odd]
+    return [one.kind for one in report.warnings]
 
 
 @pytest.mark.parametrize("kind", ["mcp-memory", "basic-memory", "mem0", "langgraph"])
@@ -97,7 +97,7 @@ async def test_import_from_links_related_memories(session, sources):
     ada = await session.memories.get(links["uses"].from_id)
 
     assert ("prefers tabs", "Ada") == (hit.memory.content, hit.memory.topic)
-    assert ("Ada (person)", "Structs (project)") == links["uses"].texts
+    assert ("Ada (person)", "Structs (project)") == links["uses"].endpoint_texts
     assert hit.memory.id == links["refers to"].from_id
     assert {"name": "Ada", "entityType": "person"} == ada.metadata.extra["mcp-memory"]
     assert LinkType.TEMPORAL not in {one.link_type for one in links.values()}
@@ -127,7 +127,7 @@ async def test_import_from_skips_items_that_were_deleted_since(session, sources)
         await import_from(session.memories, kind, sources[kind])
     whole = await everything(session)
     link = next(
-        one for one in [link async for link in session.memories._iter_links()] if one.texts[1].startswith("Structs")
+        one for one in [link async for link in session.memories._iter_links()] if one.endpoint_texts[1].startswith("Structs")
     )
     await session.memories.unlink(link.id)
     fact = next(one for one in whole[0] if one.content == "prefers tabs")
@@ -143,7 +143,7 @@ async def test_import_from_skips_items_that_were_deleted_since(session, sources)
     assert ["deleted_since"] == odd(second)
     assert (0, 0) == (first.added, second.added)
     assert [2, 1] == [one.added for one in anew]
-    assert {one.id for one in whole[0]} == {one.id async for one in session.memories.all()}
+    assert {one.id for one in whole[0]} == {one.id async for one in session.memories.iter_all()}
 
 
 async def test_import_from_reports_items_that_changed_in_the_source(session, tmp_path):
@@ -159,13 +159,13 @@ async def test_import_from_reports_items_that_changed_in_the_source(session, tmp
     assert {"notes": 0, "observations": 1, "relations": 0} == {one.item: one.added for one in report.items}
 
 
-async def test_forget_by_source_erases_an_import(session, sources):
-    """All memories from one program have the same source, so `forget` can erase them together."""
+async def test_erase_by_source_erases_an_import(session, sources):
+    """All memories from one program have the same source, so `erase` can erase them together."""
     await import_from(session.memories, "basic-memory", sources["basic-memory"])
     await import_from(session.memories, "mcp-memory", sources["mcp-memory"])
-    await session.memories.forget(source="basic-memory")
+    await session.memories.erase(where=Filter(source="basic-memory"))
 
-    assert {"mcp-memory"} == {one.metadata.source async for one in session.memories.all()}
+    assert {"mcp-memory"} == {one.metadata.source async for one in session.memories.iter_all()}
 
 
 async def test_import_from_reports_taken_ids(session, sources):
@@ -256,7 +256,7 @@ ITEMS = st.lists(
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(items=ITEMS)
-async def test_import_from_counts_every_item_as_added_known_or_left_out(tmp_path, items):
+async def test_import_from_counts_every_item_as_added_existing_or_skipped(tmp_path, items):
     """For any graph each item is added or reported as left out; a second import adds nothing."""
     file = graph(tmp_path / "memory.jsonl", entity("Ada"), *items)
     async with Session.open(None, embedder=SMALL) as session:

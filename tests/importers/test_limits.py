@@ -24,11 +24,11 @@ import mama_structs
 from mama_structs import Session, admin
 from mama_structs.cli import command_table as table
 from mama_structs.errors import InvalidArgument, MigrationError
+from mama_structs.importers import read_v1
 from mama_structs.importers.basic_memory import frontmatter
 from mama_structs.importers.basic_memory import reader as basic_memory
 from mama_structs.importers.basic_memory.frontmatter import read_fields
 from mama_structs.importers.langgraph import reader as langgraph
-from mama_structs.importers import read_v1
 from mama_structs.importers.mcp_memory import reader as mcp_memory
 from mama_structs.importers.mem0 import reader as mem0
 from mama_structs.importers.mem0.safe_pickle import read_pickle, to_jsonable_data

@@ -56,7 +56,7 @@ async def test_hostile_memory_does_not_imitate_lines_of_deprecated_tools():
     """The v1.0 tools insert memories into sentences."""
     texts = [text[:300] for text in TEXTS]
     decisions = [
-        {"type": "decision", "topic": f"topic{number} {text[:90]}", "decision": text, "reasoning": text}
+        {"type": "decision", "topic": f"topic{number} {text[:90]}", "content": text, "reasoning": text}
         for number, text in enumerate(texts)
     ]
     async with Session.open(embedder=HashEmbedder()) as session:

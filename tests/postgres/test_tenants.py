@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 from memory_helpers import SMALL
-from postgres_helpers import administer, in_database, team, team_block
+from postgres_helpers import administer, in_database, schema_script, team, team_block
 
 from mama_structs import Filter, Session, admin
 from mama_structs.errors import StoreReadOnly
 from mama_structs.refs.conversations.conversation_log import ENCODER, ConversationKey, decode_start_row
 from mama_structs.session.backend import open_backend
-from mama_structs.storage.postgres.schema_migrations import load_migrations
 from mama_structs.storage.sealed_rows import seal
 
 READS = "Let a team read another namespace"
@@ -28,14 +27,6 @@ GRANT USAGE ON SCHEMA aside TO PUBLIC;
 CREATE FUNCTION aside.is_seen(one mama_structs.rows) RETURNS bool LANGUAGE sql AS $$
     SELECT one.key NOT LIKE '%ref:plan%'
 $$
-"""
-MIGRATIONS = """
-CREATE EXTENSION vector;
-CREATE SCHEMA mama_structs;
-SET search_path = mama_structs, public;
-CREATE TABLE migrations (
-    version int PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
-)
 """
 EARLIER = json.loads(Path(__file__).with_name("rows_of_561ec94.json").read_text("utf-8"))
 
@@ -266,10 +257,7 @@ async def test_copy_to_a_server_makes_forks_independent_of_other_namespaces(own_
 @pytest.fixture
 def earlier_database(empty_database):
     """The URL of a database in the state that commit 561ec94 produced."""
-    script = [MIGRATIONS]
-    for number, name, sql in load_migrations():
-        if number <= 4:
-            script += [sql, f"INSERT INTO migrations (version, name) VALUES ({number}, '{name}')"]
+    script = [schema_script(4)]
     for namespace, key, value in EARLIER["rows"]:
         script.append(f"INSERT INTO rows VALUES ('{namespace}', '{key}', decode('{value}', 'base64'))")
     administer(empty_database, script=";".join(script))

@@ -296,7 +296,7 @@ class TestSharing:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"references": {"max_references": 3}}, "references must be ReferenceOptions"),
+            ({"reference_options": {"max_references": 3}}, "reference_options must be ReferenceOptions"),
             ({"resolver": "http://localhost"}, "resolver must be a Resolver"),
             ({"resolver": Resolver(), "structs": "http://localhost:1317"}, "resolver= has its own sources"),
         ],

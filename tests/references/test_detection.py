@@ -105,7 +105,7 @@ def test_scan_marks_planted_direct_relations_as_primary(planted):
     result = scan_of(planted)[1]
 
     assert {str(one.id) for one in planted.references if one.primary} == {
-        one.id for one in result.matches if one.primary
+        one.id for one in result.matches if one.is_primary
     }
 
 
@@ -358,7 +358,7 @@ def test_owner_and_direct_relation_fields_are_primary(field):
     found = scan({field: [f"{code}-1" for code in range(12)]}).matches
 
     assert found
-    assert all(one.primary for one in found)
+    assert all(one.is_primary for one in found)
 
 
 @pytest.mark.parametrize(
@@ -368,7 +368,7 @@ def test_slots_and_other_fields_are_not_primary(field):
     found = scan({field: [f"{code}-1" for code in range(12)]}).matches
 
     assert found
-    assert not any(one.primary for one in found)
+    assert not any(one.is_primary for one in found)
 
 
 # Numbers instead of complete struct ids
@@ -631,7 +631,7 @@ def test_excluded_ids_are_neither_found_nor_counted_as_look_alikes():
 
 
 def test_match_repr_shows_type_id_and_pointer():
-    assert ["<Found player 1-1 at /owner>"] == [repr(one) for one in scan({"owner": "1-1"}).matches]
+    assert ["<IdMatch player 1-1 at /owner>"] == [repr(one) for one in scan({"owner": "1-1"}).matches]
 
 
 # Ids within rows

@@ -250,7 +250,7 @@ async def test_source_with_one_type_is_queried_with_bare_ids(make_resolver):
     assert [["7", "8"]] == shop.asked
     assert {"reference_type": "customer", "id": 7, "name": "Ada"} == enriched["references"]["customer:7"]
     assert "failed" == enriched["references"]["customer:8"]["status"]
-    assert {"id": 7, "name": "Ada"} == await resolver.query("customer:7")
+    assert {"id": 7, "name": "Ada"} == await resolver.fetch("customer:7")
 
 
 async def test_resolver_uses_type_prefixed_keys_in_all_methods(make_resolver):
@@ -258,7 +258,7 @@ async def test_resolver_uses_type_prefixed_keys_in_all_methods(make_resolver):
     shop = Shop()
     resolver = make_resolver(Source(SHOP, fetch=shop.fetch))
 
-    assert ROWS["customer:7"] == await resolver.query("customer:7")
+    assert ROWS["customer:7"] == await resolver.fetch("customer:7")
     references = await resolver.resolve(["customer:7", "user:u-1", "7"])
     assert (7, "Grace") == (references["customer:7"]["id"], references["user:u-1"]["name"])
     assert ["7"] == list(references.failed)
@@ -267,7 +267,7 @@ async def test_resolver_uses_type_prefixed_keys_in_all_methods(make_resolver):
     only = await resolver.enrich({"customer_id": 7, "assignee": "u-1"}, ReferenceOptions(reference_types=["user"]))
     assert ["user:u-1"] == list(only["references"])
     assert ("customer:7", "7", "user:u-1") == (
-        resolver.key("customer_id", 7), resolver.key("note", 7), resolver.key("customer_id", "user:u-1"),
+        resolver._key("customer_id", 7), resolver._key("note", 7), resolver._key("customer_id", "user:u-1"),
     )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ async def test_concurrent_queries_never_exceed_limit(make_resolver, at_rest):
 
     await asyncio.gather(
         *(resolver.enrich(DEFENDERS, ReferenceOptions(max_references=60)) for _ in range(10)),
-        *(resolver.query(f"5-{n}") for n in range(1, 61)),
+        *(resolver.fetch(f"5-{n}") for n in range(1, 61)),
     )
 
     assert 5 == source.max_in_flight
@@ -43,8 +43,8 @@ async def test_host_slot_counts_towards_query_limit(make_resolver):
     source = FakeSource(FLEETS, delays=0.01)
     resolver = make_resolver(source, max_parallel_queries=1)
 
-    async with resolver.slot():
-        asking = asyncio.create_task(resolver.query("5-1"))
+    async with resolver._slot():
+        asking = asyncio.create_task(resolver.fetch("5-1"))
         await asyncio.sleep(0.02)
         assert [] == source.requested_ids
     await asking
@@ -55,7 +55,7 @@ async def test_host_slot_counts_towards_query_limit(make_resolver):
 async def test_cancelled_caller_does_not_cancel_shared_query(make_resolver, at_rest):
     source = FakeSource(FLEETS, delays=0.05)
     resolver = make_resolver(source)
-    first = asyncio.create_task(resolver.query("5-1"))
+    first = asyncio.create_task(resolver.fetch("5-1"))
     await asyncio.sleep(0.01)
     second = asyncio.create_task(resolver.enrich({"structId": "5-1"}))
     await asyncio.sleep(0.01)
@@ -65,7 +65,7 @@ async def test_cancelled_caller_does_not_cancel_shared_query(make_resolver, at_r
 
     assert "1-1" == enriched["references"]["5-1"]["owner"]
     assert ["5-1"] == source.requested_ids
-    assert 1 == resolver.stats.shared_in_flight
+    assert 1 == resolver.stats.coalesced
     await asyncio.gather(first, return_exceptions=True)
     await at_rest(resolver, source)
 
@@ -73,7 +73,7 @@ async def test_cancelled_caller_does_not_cancel_shared_query(make_resolver, at_r
 async def test_query_is_cancelled_when_last_caller_is_cancelled(make_resolver, at_rest):
     source = FakeSource(FLEETS, delays=5)
     resolver = make_resolver(source)
-    callers = [asyncio.create_task(resolver.query("5-1")) for _ in range(3)]
+    callers = [asyncio.create_task(resolver.fetch("5-1")) for _ in range(3)]
     await asyncio.sleep(0.01)
 
     for caller in callers:
@@ -90,12 +90,12 @@ async def test_query_being_cancelled_is_not_joined(make_resolver):
     """A caller that arrives right after the cancellation starts a new query."""
     source = FakeSource(FLEETS, delays=0.03)
     resolver = make_resolver(source)
-    first = asyncio.create_task(resolver.query("5-1"))
+    first = asyncio.create_task(resolver.fetch("5-1"))
     await asyncio.sleep(0.01)
     first.cancel()
     await asyncio.sleep(0)
 
-    assert FLEETS["5-1"] == await resolver.query("5-1")
+    assert FLEETS["5-1"] == await resolver.fetch("5-1")
     assert ["5-1", "5-1"] == source.requested_ids
 
 
@@ -125,7 +125,7 @@ async def test_timed_out_queries_release_their_slots(make_resolver, at_rest):
     enriching = asyncio.create_task(resolver.enrich({"structDefenders": [f"5-{n}" for n in range(1, 21)]}))
     await asyncio.sleep(0.01)
     begun = asyncio.get_running_loop().time()
-    await resolver.query("5-60")
+    await resolver.fetch("5-60")
     waited = asyncio.get_running_loop().time() - begun
     enriched = await enriching
 
@@ -169,7 +169,7 @@ async def test_direct_query_is_not_limited_by_query_timeout(make_resolver):
     """The query timeout applies to references only."""
     source = FakeSource(FLEETS, delays=0.1)
     resolver = make_resolver(source, query_timeout=0.02)
-    own = asyncio.create_task(resolver.query("5-1"))
+    own = asyncio.create_task(resolver.fetch("5-1"))
     await asyncio.sleep(0)
 
     enriched = await resolver.enrich({"structId": "5-1"})
@@ -192,7 +192,7 @@ async def test_direct_query_removes_client_deadline_of_joined_query(make_resolve
     reference = asyncio.create_task(resolver.enrich({"structId": "5-1"}))
     await asyncio.sleep(0.01)
 
-    assert {"id": "5-1"} == await resolver.query("5-1")
+    assert {"id": "5-1"} == await resolver.fetch("5-1")
     await reference
     assert [None] == seen
 
@@ -200,7 +200,7 @@ async def test_direct_query_removes_client_deadline_of_joined_query(make_resolve
 async def test_timed_out_query_is_cancelled_when_last_unbounded_caller_leaves(make_resolver, at_rest):
     source = FakeSource(FLEETS, delays=5)
     resolver = make_resolver(source, query_timeout=0.02)
-    own = asyncio.create_task(resolver.query("5-1"))
+    own = asyncio.create_task(resolver.fetch("5-1"))
     await asyncio.sleep(0)
     await resolver.enrich({"structId": "5-1"})
     assert [] == source.cancelled_ids
@@ -222,7 +222,7 @@ async def test_source_sees_deadline_and_reports_retries_in_current_attempt(make_
 
     resolver = make_resolver(FakeSource(behaviours=dict.fromkeys(("5-1", "5-2"), told)))
 
-    own = await resolver.query("5-1")
+    own = await resolver.fetch("5-1")
     enriched = await resolver.enrich({"structId": "5-2"})
 
     assert own["left"] is None
@@ -248,8 +248,8 @@ class TestBatches:
     async def test_batch_omits_cached_and_inflight_ids(self, make_resolver):
         source = FakeSource(FLEETS, batch=True, delays=0.02)
         resolver = make_resolver(source)
-        await resolver.query("5-1")
-        under_way = asyncio.create_task(resolver.query("5-2"))
+        await resolver.fetch("5-1")
+        under_way = asyncio.create_task(resolver.fetch("5-2"))
         await asyncio.sleep(0.01)
 
         await resolver.enrich({"structDefenders": ["5-1", "5-2", "5-3", "5-4"]})
@@ -261,10 +261,10 @@ class TestBatches:
         source = FakeSource(FLEETS, batch=True)
         resolver = make_resolver(source)
         calls = [resolver.resolve([one]) for one in ("5-1", "5-2", "5-1")]
-        found = await asyncio.gather(*calls, resolver.query("5-3"))
+        found = await asyncio.gather(*calls, resolver.fetch("5-3"))
 
         assert [["5-1", "5-2", "5-3"]] == source.batches
-        assert (1, 1) == (resolver.stats.upstream_queries, resolver.stats.shared_in_flight)
+        assert (1, 1) == (resolver.stats.upstream_queries, resolver.stats.coalesced)
         assert ["5-1", "5-2", "5-1"] == [next(iter(one)) for one in found[:3]]
 
     async def test_ids_requested_while_no_slot_is_free_share_a_batch(self, make_resolver):
@@ -345,7 +345,7 @@ class TestBatches:
         resolver = make_resolver(source)
         level = asyncio.create_task(resolver.enrich({"structDefenders": ["5-1", "5-2"]}))
         await asyncio.sleep(0.01)
-        one = asyncio.create_task(resolver.query("5-2"))
+        one = asyncio.create_task(resolver.fetch("5-2"))
         await asyncio.sleep(0.01)
 
         level.cancel()
@@ -456,11 +456,11 @@ class TestCancellation:
 async def test_answer_requested_before_invalidation_is_not_cached(make_resolver):
     source = FakeSource(FLEETS, delays=0.02)
     resolver = make_resolver(source)
-    early = asyncio.create_task(resolver.query("5-1"))
+    early = asyncio.create_task(resolver.fetch("5-1"))
     await asyncio.sleep(0.005)
     resolver.invalidate("struct")
 
-    late = await resolver.query("5-1")
+    late = await resolver.fetch("5-1")
 
     assert late == await early
     assert ["5-1", "5-1"] == source.requested_ids
@@ -588,11 +588,11 @@ async def test_interrupt_while_query_starts_leaves_nothing_behind(make_resolver,
     loop.set_task_factory(interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):
-            await resolver.query("5-1")
+            await resolver.fetch("5-1")
     finally:
         loop.set_task_factory(None)
 
-    assert FLEETS["5-1"] == await resolver.query("5-1")
+    assert FLEETS["5-1"] == await resolver.fetch("5-1")
     await at_rest(resolver, source)
 
 
@@ -601,7 +601,7 @@ class TestReentrance:
         """Five queries in five slots that each send a nested query do not deadlock."""
 
         async def asks_back(entity_id):
-            return await resolver.query(f"5-{int(entity_id[2:]) + 20}")
+            return await resolver.fetch(f"5-{int(entity_id[2:]) + 20}")
 
         source = FakeSource(FLEETS, behaviours={f"5-{n}": asks_back for n in range(1, 6)})
         resolver = make_resolver(source)
@@ -614,7 +614,7 @@ class TestReentrance:
 
     async def test_source_querying_its_own_id_is_a_failure(self, make_resolver):
         async def asks_itself(entity_id):
-            return await resolver.query(entity_id)
+            return await resolver.fetch(entity_id)
 
         resolver = make_resolver(FakeSource(behaviours={"5-1": asks_itself}))
 
@@ -632,10 +632,10 @@ async def test_invalidate_of_type_detaches_inflight_pages(make_resolver):
         return {}
 
     resolver = make_resolver(FakeSource())
-    first = asyncio.create_task(resolver.load("page", page, kind="player"))
+    first = asyncio.create_task(resolver._load("page", page, kind="player"))
     await asyncio.sleep(0.005)
     resolver.invalidate("player")
-    await resolver.load("page", page, kind="player")
+    await resolver._load("page", page, kind="player")
     await first
 
     assert 2 == len(asked)
@@ -646,7 +646,7 @@ async def test_cached_not_found_has_no_cause_and_no_growing_traceback(make_resol
     depths = []
     for _ in range(20):
         try:
-            await resolver.query("5-1")
+            await resolver.fetch("5-1")
         except EntityNotFound as error:
             traceback, depth = error.__traceback__, 0
             while traceback is not None:

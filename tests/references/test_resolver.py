@@ -417,11 +417,11 @@ class TestPayloads:
     async def test_cached_answers_are_isolated_from_callers_and_source(self, make_resolver):
         source = FakeSource({"2-1": {"id": "2-1", "space": ["5-1", ""]}})
         resolver = make_resolver(source)
-        first = await resolver.query("2-1")
+        first = await resolver.fetch("2-1")
         first["space"].append("changed")
         source.entities["2-1"]["space"].clear()
 
-        assert {"id": "2-1", "space": ["5-1", ""]} == await resolver.query("2-1")
+        assert {"id": "2-1", "space": ["5-1", ""]} == await resolver.fetch("2-1")
 
 
 class TestSubject:
@@ -473,7 +473,7 @@ class TestResolve:
 
 class TestQuery:
     async def test_query_result_is_cached_for_references(self, resolver, source):
-        await resolver.query("0-1")
+        await resolver.fetch("0-1")
         await resolver.enrich({"guildId": "0-1"})
 
         assert ["0-1"] == source.requested_ids
@@ -483,16 +483,16 @@ class TestQuery:
         resolver = make_resolver(FakeSource(behaviours={"0-1": error}))
 
         with pytest.raises(EntityNotFound):
-            await resolver.query("2-1")
+            await resolver.fetch("2-1")
         with pytest.raises(EntityNotFound):
-            await resolver.query("2-1")
+            await resolver.fetch("2-1")
         with pytest.raises(MalformedResponse) as raised:
-            await resolver.query("0-1")
+            await resolver.fetch("0-1")
         assert error is raised.value
 
     async def test_query_rejects_id_without_source(self, resolver):
         with pytest.raises(InvalidArgument, match="No source answers"):
-            await resolver.query("ABC-1")
+            await resolver.fetch("ABC-1")
 
 
 class TestInvalidation:
@@ -529,13 +529,13 @@ class TestInvalidation:
         asked = []
         scheme = IdScheme(name="n", pattern=r"n-\d+", type_of=lambda _: "n")
         resolver = make_resolver(Source(scheme, fetch=fetch), cache_until="block")
-        await resolver.query("n-1")
-        await resolver.query("n-2")
-        await resolver.query("n-1")
+        await resolver.fetch("n-1")
+        await resolver.fetch("n-2")
+        await resolver.fetch("n-1")
         assert ["n-1", "n-2"] == asked
         Answer.height = 8
-        await resolver.query("n-3")
-        await resolver.query("n-1")
+        await resolver.fetch("n-3")
+        await resolver.fetch("n-1")
 
         assert ["n-1", "n-2", "n-3", "n-1"] == asked
 
@@ -548,14 +548,14 @@ class TestLoad:
             return {"key": key, "rows": [1]}
 
         asked = []
-        first, second = await asyncio.gather(*(resolver.load("page 1", page, kind="player") for _ in range(2)))
+        first, second = await asyncio.gather(*(resolver._load("page 1", page, kind="player") for _ in range(2)))
         first["rows"].append(2)
 
-        assert {"key": "page 1", "rows": [1]} == second == await resolver.load("page 1", page)
+        assert {"key": "page 1", "rows": [1]} == second == await resolver._load("page 1", page)
         assert ["page 1"] == asked
         assert 1 == resolver.stats.upstream_queries
         assert 1 == resolver.invalidate("player")
-        await resolver.load("page 1", page)
+        await resolver._load("page 1", page)
         assert 2 == len(asked)
 
     async def test_load_raises_error_of_fetch(self, resolver):
@@ -563,7 +563,7 @@ class TestLoad:
             raise ZeroDivisionError(key)
 
         with pytest.raises(ZeroDivisionError, match="page 2"):
-            await resolver.load("page 2", fails)
+            await resolver._load("page 2", fails)
 
 
 async def test_stats_count_queries_hits_failures_and_savings(make_resolver):
@@ -577,7 +577,7 @@ async def test_stats_count_queries_hits_failures_and_savings(make_resolver):
     assert 3 == stats.upstream_queries
     assert (3, 3, 0.5) == (stats.cache_hits, stats.cache_misses, stats.hit_rate)
     assert {"not_found": 2} == stats.failures
-    assert 1 == stats.lookalikes
+    assert 1 == stats.look_alikes
     assert (6, 2) == (stats.references, stats.follow_up_calls_saved)
     # Due to the clock's resolution, the measured latency can be slightly below the delay of 10 ms.
     assert 0.009 < stats.latency["p50"] <= stats.latency["p90"] <= stats.latency["p99"]
@@ -665,7 +665,7 @@ class TestAccounts:
         assert {"7-1": "Entity not found"} == references.failed
         assert ([], 0) == (source.requested_ids, resolver.stats.upstream_queries)
         with pytest.raises(EntityNotFound):
-            await resolver.query("8-1")
+            await resolver.fetch("8-1")
 
 
 class TestArguments:

@@ -41,7 +41,7 @@ def model(occurred, options, scope, known, started):
         one
         for one in occurred
         if one.id not in known
-        and (scope == "all" or one.primary)
+        and (scope == "all" or one.is_primary)
         and (options.reference_types is None or one.type in options.reference_types)
     ]
     in_rows = {}
@@ -85,7 +85,7 @@ def test_plan_level_matches_model(occurred, options, scope, known, started):
 def test_plan_level_filters_only_ids_without_primary_match(occurred, options):
     plan = select_references(occurred, options, "primary")
 
-    assert {one.id for one in occurred if one.primary}.isdisjoint(plan.filtered)
+    assert {one.id for one in occurred if one.is_primary}.isdisjoint(plan.filtered)
     assert {"primary"} >= set(plan.filtered.values())
 
 

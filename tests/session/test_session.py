@@ -197,8 +197,7 @@ class TestWhichSession:
         assert "Orbital" == await asyncio.create_task(guild_name(), context=contextvars.Context())
         await asyncio.create_task(opened[0].close(), context=contextvars.Context())
 
-        with pytest.raises(NoSession, match="no session is open"):
-            await tool(include_references=True)
+        assert {} == (await tool(include_references=True))["references"]
 
     async def test_session_entered_and_left_in_different_cells_is_closed(self):
         session = await session_on()
@@ -206,8 +205,7 @@ class TestWhichSession:
         assert "Orbital" == await guild_name()
         await asyncio.create_task(session.__aexit__(None, None, None), context=contextvars.Context())
 
-        with pytest.raises(NoSession):
-            await tool(include_references=True)
+        assert {} == (await tool(include_references=True))["references"]
 
     async def test_unbound_tool_rejects_several_open_sessions(self):
         first, second = await session_on(), await session_on()

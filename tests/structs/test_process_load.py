@@ -130,7 +130,7 @@ async def test_smallest_limit_of_all_sessions_applies_until_its_session_closes(n
             await narrow.resolver.resolve(["1-60"], ALL)
             await asyncio.gather(wide.resolver.resolve(FIFTY, ALL), narrow.resolver.resolve(FIFTY[::-1], ALL))
             assert 2 == node.most_in_flight
-            assert narrow.resolver.stats.gate_waits + wide.resolver.stats.gate_waits > 0
+            assert narrow.resolver.stats.rate_limit_waits + wide.resolver.stats.rate_limit_waits > 0
         wide.resolver.invalidate()
         node.reset_counters()
         await wide.resolver.resolve(FIFTY, ALL)

@@ -44,6 +44,14 @@ BEGIN
     END LOOP;
 END $$
 """
+_CREATE_SCHEMA = """
+CREATE EXTENSION vector;
+CREATE SCHEMA mama_structs;
+SET search_path = mama_structs, public;
+CREATE TABLE migrations (
+    version int PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+)
+"""
 # Commits must be durable, because `check` reports weaker settings and tests crash the server.
 _SETTINGS = ["fsync=on", "synchronous_commit=on", "full_page_writes=on", "shared_buffers=32MB", "max_connections=150"]
 
@@ -83,6 +91,15 @@ def administer(url, *statements, script=""):
 
     _in_thread(lambda: asyncio.run(run()))
     return found
+
+
+def schema_script(version):
+    """Return a script that creates the schema of an earlier version in an empty database, before Python migrations."""
+    script = [_CREATE_SCHEMA]
+    for number, name, sql in load_migrations():
+        if number <= version:
+            script += [sql, f"INSERT INTO migrations (version, name) VALUES ({number}, '{name}')"]
+    return ";".join(script)
 
 
 def _in_thread(work):

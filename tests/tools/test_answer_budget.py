@@ -218,7 +218,7 @@ def test_memory_tools_stay_within_budget_and_give_handles_for_long_memories(worl
         "load_checkpoint": {},
     }
     for name, arguments in calls.items():
-        told = holds(world, world.session.wire_names.by_tool[name], arguments)
+        told = holds(world, world.session.tools.wire_names.by_tool[name], arguments)
 
         assert not told.is_error
         # A truncated answer has a handle. The answers of two v1.0 tools contain memory ids in their lines instead.
@@ -260,7 +260,7 @@ def test_memory_results_are_evicted_before_other_descriptors():
 def test_call_with_random_arguments_stays_within_budget(world):
     """Tools of memories, v1.0, refs, the chain and the host, with valid, invalid and hostile arguments."""
     names = list(world.session.tools)
-    wires = world.session.wire_names.by_tool
+    wires = world.session.tools.wire_names.by_tool
 
     @settings(max_examples=max(1, settings().max_examples // 20))
     @given(data=st.data())
@@ -275,5 +275,5 @@ def test_call_with_random_arguments_stays_within_budget(world):
 @pytest.mark.filterwarnings("ignore:the tool:DeprecationWarning")
 def test_call_with_non_object_arguments_stays_within_budget(world, arguments):
     """Includes unknown tools with long names."""
-    for name in itertools.chain(world.session.wire_names.by_wire, ["nothing", LONG, "", "\ud800"]):
+    for name in itertools.chain(world.session.tools.wire_names.by_wire, ["nothing", LONG, "", "\ud800"]):
         holds(world, name, arguments)

@@ -76,7 +76,7 @@ class Old:
         return await self("save_decision", topic=topic, decision=decision, reasoning=reasoning, **others)
 
     async def predecessor(self, decision_id):
-        links = await self.memories.links_of(decision_id)
+        links = await self.memories.links(decision_id)
         found = [one.to_id for one in links if one.link_type is LinkType.EVOLUTION and one.from_id == decision_id]
         assert len(found) <= 1
         return found[0] if found else None
@@ -705,7 +705,7 @@ async def test_list_decisions_keeps_its_result_shape_for_long_lists():
     """A long list has the result shape of v1.0; excess lines are stored as a descriptor."""
     async with Session.open(embedder=HashEmbedder()) as session:
         await session.memories.save_many(
-            {"type": "decision", "topic": f"topic {number}", "decision": "long " * 30, "reasoning": ""}
+            {"type": "decision", "topic": f"topic {number}", "content": "long " * 30, "reasoning": ""}
             for number in range(60)
         )
         with warnings.catch_warnings():
@@ -816,7 +816,7 @@ async def test_save_decision_reports_the_saved_decision_when_its_outcome_fails(o
 def test_tool_raises_session_closed_on_closed_session(old):
     """An error that the model cannot fix is raised to the host."""
     with pytest.raises(SessionClosed):
-        old.tools["list_decisions"].on_error(SessionClosed("the memories were closed"), {})
+        old.tools["list_decisions"]._on_error(SessionClosed("the memories were closed"), {})
 
 
 # Deprecation warnings

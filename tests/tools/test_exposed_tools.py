@@ -193,15 +193,15 @@ def test_given_exposure_is_used(tools):
     assert isinstance(exposed.current, ExposedToolNames)
 
 
-def test_allowed_for_does_not_change_list(exposed, tools):
+def test_tool_names_for_does_not_change_list(exposed, tools):
     told = []
     exposed.subscribe(told.append)
     before = exposed.current
-    names = exposed.allowed_for(RESUMING)
+    names = exposed.tool_names_for(RESUMING)
 
     assert (before, []) == (exposed.current, told)
     assert "load/checkpoint" == names[0]
     assert {"read_fd", "save/checkpoint", "save/decision"} <= {*names}
     assert "search/by_topic" not in names
-    assert tools.names == exposed.allowed_for(ORDINARY)
+    assert tools.names == exposed.tool_names_for(ORDINARY)
     assert tools.names == ExposedTools(tools, mode="force_static").tool_names_for(RESUMING)

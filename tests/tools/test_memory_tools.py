@@ -324,14 +324,14 @@ async def test_save_note_names_conflicting_or_duplicate_memory(call, memories):
                 st.builds(RelatedMemory, st.sampled_from(["decision_" + 50 * "x", "insight_y"]), st.just(0.9)),
                 max_size=9,
             )
-            for name in ("copy_of", "may_contradict", "may_replace")
+            for name in ("duplicate_of", "possible_conflicts", "possible_replacements")
         }
     )
 )
 def test_save_note_is_one_line_with_most_important_id(kinds):
     seen = SaveWarnings(**{name: tuple(found) for name, found in kinds.items()})
     note = _render_warnings("decision_z", seen)
-    first = [*kinds["may_replace"], *kinds["may_contradict"], *kinds["copy_of"]]
+    first = [*kinds["possible_replacements"], *kinds["possible_conflicts"], *kinds["duplicate_of"]]
 
     assert (note is None) is (not first)
     if note is not None:
@@ -346,7 +346,7 @@ async def test_correct_changes_text_and_keeps_history(call, memories):
     memory = await memories.get(saved["id"])
 
     assert {"id": saved["id"], "content": "The fort has 21 towers"} == answer
-    assert ["The fort has 12 towers"] == [one.content for one in memory.former]
+    assert ["The fort has 12 towers"] == [one.content for one in memory.previous_texts]
     with pytest.raises(MemoryNotFound):
         await call("evolve/correct", id="insight_nothing", content="x")
 
@@ -737,7 +737,7 @@ async def test_search_answers_are_short_for_long_memories(call, memories):
         {
             "type": "decision",
             "topic": f"topic {number}",
-            "decision": f"{number} " + "long " * 200,
+            "content": f"{number} " + "long " * 200,
             "reasoning": "why " * 250,
         }
         for number in range(50)
@@ -881,7 +881,7 @@ async def test_load_context_supports_every_memory_type(call, memories, kind):
 
 async def test_load_context_returns_stored_evidence_text(call, memories, session):
     """A long text is under a handle."""
-    resolving = memories.resolving(
+    resolving = memories._resolving(
         lambda source: (
             (f"{source}@1", {"ref:s": "short", "ref:l": "long " * 900}[source]) if source.startswith("ref:") else None
         )
@@ -917,7 +917,7 @@ async def test_load_context_stores_long_and_further_evidence_under_handles(call,
 
 
 async def test_load_context_stores_texts_of_omitted_evidence_under_handle(memories, session):
-    resolving = memories.resolving(lambda source: (f"{source}@1", f"text of {source}") if "ref:" in source else None)
+    resolving = memories._resolving(lambda source: (f"{source}@1", f"text of {source}") if "ref:" in source else None)
     call = caller(resolving, session.refs)
     saved = await call(
         "save/decision", topic="t", decision="d", reasoning="r", evidence=[f"ref:r{number}" for number in range(12)]

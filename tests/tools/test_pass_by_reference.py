@@ -138,15 +138,15 @@ async def test_call_limits_inserted_text_to_a_million_characters(session):
     """A handle alone has no limit."""
     session.refs.put("big", "x" * 300_000)
     await session.refs.run_in_thread(lambda refs: refs.add("y" * 2_000_000))
-    assert 900_002 == len(session.resolved("take", {"text": "{{ref:big}} {{ref:big}} {{ref:big}}"}).arguments["text"])
+    assert 900_002 == len(session.resolve_arguments("take", {"text": "{{ref:big}} {{ref:big}} {{ref:big}}"}).arguments["text"])
     with pytest.raises(InvalidArgument, match="more than 1,000,000 characters"):
         await session.call("take", {"text": "{{ref:big}}{{ref:big}}", "texts": ["{{ref:big}}", "a {{ref:big}}"]})
-    assert 2_000_000 == len(session.resolved("take", {"text": "fd:2"}).arguments["text"])
+    assert 2_000_000 == len(session.resolve_arguments("take", {"text": "fd:2"}).arguments["text"])
 
 
 async def test_inserted_handles_are_named_in_log_approval_and_answer(session, caplog):
     asked = {"text": "{{ref:code}}", "texts": ["fd:1"]}
-    resolved = session.resolved("take", json.dumps(asked))
+    resolved = session.resolve_arguments("take", json.dumps(asked))
     with caplog.at_level(logging.INFO, logger="mama_structs"):
         answer = await answers.answer_tool_call(session, "take", asked)
 
@@ -170,7 +170,7 @@ async def test_tools_that_resolve_handles_receive_the_handle(session):
         "evolve/supersede",
         "evolve/correct",
     }
-    assert {"take", *saving} == {name for name, tool in session.tools.items() if tool.resolve}
+    assert {"take", *saving} == {name for name, tool in session.tools.items() if tool.resolves_handles}
     await session.call("put_ref", {"ref_id": "note", "text": "fd:1"})
     assert "fd:1" == session.refs.get("note").text
 

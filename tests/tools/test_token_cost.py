@@ -120,9 +120,12 @@ async def test_save_answer_fits_token_limit(month):
     session, _ = month
     most = 0
     names = {"decision": "save/decision", "checkpoint": "save/checkpoint", "insight": "save/insight"}
+    texts = {"decision": "decision", "checkpoint": "summary"}
     for row in rows("saves")[::12]:
-        given = {key: value for key, value in row["save"].items() if key != "type"}
-        if row["save"]["type"] in names:
-            most = max(most, tokens(await session.call(names[row["save"]["type"]], given)))
+        given = dict(row["save"])
+        kind, content = given.pop("type"), given.pop("content")
+        if kind in names:
+            given[texts.get(kind, "content")] = content
+            most = max(most, tokens(await session.call(names[kind], given)))
 
     assert 0 < most <= 60

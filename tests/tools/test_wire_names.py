@@ -132,7 +132,7 @@ async def test_hidden_tool_has_unique_wire_name():
         assert "save__decision" == everything["save/decision"]
         assert "save__decision_2" == everything["save__decision"]
         assert everything == everything | some
-        assert everything.items() <= session.wire_names.by_tool.items()
+        assert everything.items() <= session.tools.wire_names.by_tool.items()
 
 
 def test_hidden_tools_are_callable_but_not_suggested():

@@ -132,9 +132,9 @@ class HaystackToolResultStore(SessionComponent, ToolResultStore):
         mime_type = (mimetypes.guess_type(key)[0] or _BINARY_MIME_TYPE) if isinstance(content, bytes) else None
 
         async def write() -> str:
-            descriptor = await session.refs.change(
+            descriptor = await session.refs._change(
                 measure_input(content),
-                lambda refs: refs.add_any(content, source=key, mime_type=mime_type, origin="tool"),
+                lambda refs: refs._add_any(content, source=key, mime_type=mime_type, origin="tool"),
             )
             await session.flush()
             return descriptor.handle

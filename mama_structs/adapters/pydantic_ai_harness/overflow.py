@@ -26,12 +26,12 @@ class SessionOverflowStore:
 
         def add(refs: RefStore) -> Descriptor:
             try:
-                return refs.add_any(data.decode(), source="tool_result")
+                return refs._add_any(data.decode(), source="tool_result")
             except UnicodeDecodeError:
-                return refs.add_any(data, source="tool_result", mime_type=_BINARY_MIME_TYPE)
+                return refs._add_any(data, source="tool_result", mime_type=_BINARY_MIME_TYPE)
 
         async def write() -> str:
-            descriptor = await self._own.refs.change(measure_input(data), add)
+            descriptor = await self._own.refs._change(measure_input(data), add)
             await self._own.flush()
             return descriptor.handle
 

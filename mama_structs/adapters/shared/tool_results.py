@@ -388,7 +388,7 @@ def store_unsupported_media(session: Session, media: Media) -> str:
         # If descriptors are disabled, no tool can read the stored content, so it is not stored.
         return f"[{what}: cannot be shown here]"
     try:
-        descriptor = session.refs.add_any(content, source="tool_result", mime_type=media.mime_type)
+        descriptor = session.refs._add_any(content, source="tool_result", mime_type=media.mime_type)
     except (QuotaExceeded, InvalidArgument) as error:
         _log.warning("%s of a tool is not kept: %s", media.kind, error)
         return f"[{what}: cannot be shown here]"

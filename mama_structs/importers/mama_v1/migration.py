@@ -681,8 +681,8 @@ def rollback_v1(
     An interrupted rollback continues when it is repeated.
 
     Args:
-        memories: The store. With one of an async session the call is awaited; with one of `mama_structs.sync` it returns
-            the report.
+        memories: The store. With one of an async session the call is awaited; with one of `mama_structs.sync` it
+            returns the report.
         force: Whether to also delete memories that were changed since, and later links to migrated memories.
         progress: Called with the number of deleted memories and their total number.
 

@@ -10,7 +10,7 @@ import attrs
 
 from mama_structs._internal.serialization import JsonMixin
 from mama_structs._internal.validation import to_printable
-from mama_structs.importers.shared.import_report import count_table, odd_lines
+from mama_structs.importers.shared.import_report import count_table, format_warnings
 
 MAX_SHOWN_IDS: Final = 3
 MAX_ID_CHARS: Final = 100
@@ -121,7 +121,7 @@ class MigrationReport(JsonMixin):
             f"links back-filled: {_format_counts(self.backfilled)}{dry}; {average}",
             f"time: {self.seconds:.1f} s",
             *(["", *reasons] if reasons else []),
-            *odd_lines("odd rows", self.warnings),
+            *format_warnings(self.warnings),
         ]
         return "\n".join(lines)
 

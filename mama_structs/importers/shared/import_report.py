@@ -84,7 +84,7 @@ class ImportReport(JsonMixin):
             *count_table(head, counts),
             "",
             f"time: {self.seconds:.1f} s",
-            *odd_lines("odd items", self.warnings),
+            *format_warnings(self.warnings),
         ]
         return "\n".join(lines)
 
@@ -99,12 +99,12 @@ def count_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]
     ]
 
 
-def odd_lines(title: str, odd: Sequence[attrs.AttrsInstance]) -> list[str]:
-    """Return lines for the first report entries. The first four fields of an entry are printed in order."""
-    lines = [to_printable("{} {}: {}: {}".format(*attrs.astuple(one))) for one in odd[:MAX_SHOWN_ITEMS]]
-    more = len(odd) - MAX_SHOWN_ITEMS
+def format_warnings(warnings: Sequence[attrs.AttrsInstance]) -> list[str]:
+    """Return lines for the first warnings. The first four fields of a warning are printed in order."""
+    lines = [to_printable("{} {}: {}: {}".format(*attrs.astuple(one))) for one in warnings[:MAX_SHOWN_ITEMS]]
+    more = len(warnings) - MAX_SHOWN_ITEMS
     return [
-        *(["", f"{title}: {len(odd):,}"] if odd else []),
+        *(["", f"warnings: {len(warnings):,}"] if warnings else []),
         *(line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]}..." for line in lines),
         *([f"... and {more:,} more, see the JSON form"] if more > 0 else []),
     ]

@@ -232,7 +232,7 @@ def find_conflicting_pairs(memories: Iterable[Memory]) -> Iterator[tuple[Memory,
 DUPLICATE_FIELD: Final = "duplicate_of"
 CONTRADICTION_FIELD: Final = "possible_conflicts"
 REPLACEMENT_FIELD: Final = "possible_replacements"
-"""Field names of `Noticed`."""
+"""Field names of `SaveWarnings`."""
 
 _VERDICT_BY_FIELD: Final[Mapping[str, Verdict]] = {
     DUPLICATE_FIELD: "copy",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.types.engine import Reader
+from mama_structs.memory.types.model import MAX_ID_CHARS
 
 Cursor: TypeAlias = dict[str, tuple[int, str, int]]
 """
@@ -22,6 +24,11 @@ on the pages so far.
 
 BEGINNING: Final = (0, "", 0)
 """The position before the first memory of a namespace, in the order of creation."""
+# Clients may return a cursor that they changed, so limit its numbers to those that the engines accept.
+_Number = Annotated[int, Meta(ge=0, le=2**53)]
+_decode: Final = msgspec.json.Decoder(
+    dict[str, tuple[_Number, Annotated[str, Meta(max_length=MAX_ID_CHARS)], _Number]]
+).decode
 MAX_NODE: Final = 2**62
 """A number above every node."""
 
@@ -37,7 +44,7 @@ def parse_cursor(text: object, name: str = "cursor") -> Cursor:
         return {}
     try:
         data = base64.b64decode(f"{text}{'=' * (-len(str(text)) % 4)}", altchars=b"-_", validate=True)
-        return msgspec.json.decode(data, type=Cursor)
+        return _decode(data)
     except (binascii.Error, UnicodeEncodeError, ValueError, msgspec.MsgspecError):
         raise InvalidArgument(f"{name} is not the next_cursor of a page", hint="pass page.next_cursor") from None
 

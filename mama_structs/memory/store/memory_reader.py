@@ -155,7 +155,8 @@ class MemoryReader:
 
         """
         conditions = self._conditions(where, type=type, topic=topic, since=since)
-        return await self._shared.read(lambda reader: reader.count(conditions))
+        local = self._localize(conditions)
+        return await self._shared.read(lambda reader: reader.count(local))
 
     async def list(
         self,
@@ -191,11 +192,11 @@ class MemoryReader:
         self, where: EngineFilter, limit: int, after: Cursor, *, newest_first: bool = True
     ) -> Page[Memory]:
         """Return the memories after the position of this namespace in *after*."""
-        position = after.get(self.namespace)
+        position, local = after.get(self.namespace), self._localize(where)
 
         def plan(reader: Reader) -> Page[Memory]:
             bound = find_bound(reader, position, newest_first=newest_first)
-            nodes = reader.window(where, newest_first=newest_first, after=bound, limit=limit + 1)
+            nodes = reader.window(local, newest_first=newest_first, after=bound, limit=limit + 1)
             memories = reader.get(nodes[:limit])
             if len(nodes) <= limit:
                 return Page(memories)
@@ -305,7 +306,8 @@ class MemoryReader:
         self, where: EngineFilter | None, plan: Callable[[Reader, builtins.list[int]], Sequence[T]]
     ) -> AsyncIterator[Sequence[T]]:
         """Run a plan on each page of the matching memories, and yield its results."""
-        ids = await self._shared.read(lambda reader: reader.ids(np.sort(reader.window(where))))
+        local = None if where is None else self._localize(where)
+        ids = await self._shared.read(lambda reader: reader.ids(np.sort(reader.window(local))))
         async for some in read_in_pages(self._shared.read, ids, plan):
             yield some
 

@@ -54,7 +54,7 @@ class MemoryStore(MemoryReader):
 
     Args:
         shared: The services that all stores of this namespace share.
-        find_content: Resolves a handle, see `resolving`.
+        find_content: Resolves a handle, see `_resolving`.
 
     Raises:
         InvalidArgument: An argument is invalid. Every method raises it before it changes anything.
@@ -121,8 +121,8 @@ class MemoryStore(MemoryReader):
             source: The source of the text.
             extra: JSON data of the host, at most 64 keys and 10,000 characters. It is stored and returned in
                 ``memory.metadata.extra``, and `Filter` finds memories by it.
-            on_duplicate: The action if a memory with the same words, topic and origin exists: ``"keep"`` also saves
-                this one; ``"merge"`` saves nothing, returns the existing one and adds the time to its
+            on_duplicate: The action if a memory with the same words, topic, tags, source and origin exists: ``"keep"``
+                also saves this one; ``"merge"`` saves nothing, returns the existing one and adds the time to its
                 `Memory.repeated_at`. ``"merge"`` still saves a new memory if links, *evidence*, *extra* or
                 *created_at* are given, or if the existing one failed, was superseded, or was followed by another
                 decision of its topic.

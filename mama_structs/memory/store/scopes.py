@@ -105,7 +105,7 @@ class ScopedMemories(MemoryStore):
     Methods that search or read use all of them; `Memory.namespace` names the origin of each memory. If several
     namespaces contain the same id, the own namespace takes precedence, then the first one in order.
     Everything else uses the own namespace only: saving, linking, changing, deleting, `latest_checkpoint`,
-    `count`, `relationships`, `export_jsonl`, `stats` and maintenance.
+    `count`, `relationships`, `stats` and the functions of `mama_structs.admin`.
 
     Raises:
         MemoryReadOnly: The memory to link, change or delete is in a read-only namespace; nothing was changed.
@@ -144,7 +144,7 @@ class ScopedMemories(MemoryStore):
         self, where: EngineFilter, limit: int, after: Cursor, *, newest_first: bool = True
     ) -> Page[Memory]:
         pages = [
-            await one._list_page(one._localize(where), limit, after, newest_first=newest_first) for one in self._scopes
+            await one._list_page(where, limit, after, newest_first=newest_first) for one in self._scopes
         ]
         merged = sorted(
             (memory for page in pages for memory in page), key=lambda one: one.created_at, reverse=newest_first
@@ -245,7 +245,7 @@ def merge_hits_by_relevance(hit_lists: Sequence[Sequence[Hit]], limit: int) -> l
     A score is comparable only within its own search; `Hit.relevance` and reranker scores are absolute. In each
     namespace, the n-th hit gets the n-th best of these values, because a time filter or a successor may have moved a
     hit away from the position of its own relevance. The highest value comes first; ties prefer the own namespace. The
-    value becomes the score in the merged list; `Hit.parts` keeps the parts from the search in the memory's own
+    value becomes the score in the merged list; `Hit.signals` keeps the signals from the search in the memory's own
     namespace.
     """
     by_reranker = all("reranker" in hit.signals for hits in hit_lists for hit in hits)

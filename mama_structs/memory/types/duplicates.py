@@ -119,6 +119,9 @@ def _fingerprint_parts(memory: Memory) -> Iterator[str]:
     yield _normalize_text(memory.content)
     if isinstance(metadata, DecisionMetadata):
         yield _normalize_text(metadata.reasoning)
+        # Without source and tags the parts are those of earlier versions, so stored fingerprints stay valid.
+        if metadata.source or metadata.tags:
+            yield from (_normalize_text(metadata.source), *map(_normalize_text, metadata.tags))
     elif isinstance(metadata, InsightMetadata):
         yield from (
             _normalize_text(metadata.category),
@@ -126,7 +129,7 @@ def _fingerprint_parts(memory: Memory) -> Iterator[str]:
             *map(_normalize_text, metadata.tags),
         )
     elif isinstance(metadata, ContextMetadata):
-        yield _normalize_text(metadata.source)
+        yield from (_normalize_text(metadata.source), *map(_normalize_text, metadata.tags))
 
 
 def _normalize_text(text: str | None) -> str:

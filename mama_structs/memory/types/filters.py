@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeAlias
@@ -43,6 +44,14 @@ def _check_names(name: str, value: object) -> frozenset[str]:
     return found
 
 
+def _check_extra_condition(name: str, value: object) -> dict[str, Any]:
+    found = check_extra(value, name)
+    if not found:
+        # Without keys the condition would match all memories, and `erase` would accept it.
+        raise InvalidArgument(f"{name} must have at least one key", hint="leave it out to mean any")
+    return found
+
+
 check_types: Final = _check_choices(MemoryType)
 
 
@@ -59,7 +68,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], object]]] = {
     "outcome": lambda name, value: _check.check_choice(name, value, Outcome),
     "created_by": lambda name, value: _check.check_choice(name, value, CREATORS),
     "namespace": lambda _, value: check_namespace(value),
-    "extra": lambda name, value: check_extra(value, name),
+    "extra": lambda name, value: _check_extra_condition(name, value),
 }
 
 
@@ -113,12 +122,20 @@ class Filter(JsonMixin):
 
     def __repr__(self) -> str:
         given = ((field.name, getattr(self, field.name)) for field in attrs.fields(Filter))
-        return f"Filter({', '.join(f'{name}={value!r}' for name, value in given if value is not None)})"
+        return f"Filter({', '.join(f'{name}={_as_given(value)!r}' for name, value in given if value is not None)})"
 
     @property
     def is_empty(self) -> bool:
         """True if it has no condition, so that every memory matches."""
         return self == Filter()
+
+
+def _as_given(value: object) -> object:
+    """Return a condition as a caller writes it: one value, or a sorted list of several."""
+    if isinstance(value, frozenset | tuple):
+        several = sorted(map(str, value))
+        return several[0] if len(several) == 1 else several
+    return str(value) if isinstance(value, enum.Enum) else value
 
 
 def to_engine_filter(

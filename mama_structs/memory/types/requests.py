@@ -411,17 +411,18 @@ def check_namespace(name: object) -> str:
     return found
 
 
-def check_scopes(namespace: object, reads: object) -> tuple[str, ...]:
+def check_scopes(namespace: object, read_namespaces: object) -> tuple[str, ...]:
     """Return the writable namespace, then the read-only ones, validated and deduplicated."""
     own = check_namespace(namespace)
-    if isinstance(reads, str | bytes | Mapping) or not isinstance(reads, Iterable):
+    if isinstance(read_namespaces, str | bytes | Mapping) or not isinstance(read_namespaces, Iterable):
         raise InvalidArgument(
-            f"reads must be a list of namespaces, got {type(reads).__name__}", hint="one of them: reads=('team:core',)"
+            f"read_namespaces must be a list of namespaces, got {type(read_namespaces).__name__}",
+            hint="for one namespace: read_namespaces=('team:core',)",
         )
     checked = [own]
-    for position, name in enumerate(reads):
+    for position, name in enumerate(read_namespaces):
         try:
             checked.append(check_namespace(name))
         except InvalidArgument as error:
-            raise prefix_error(f"reads[{position}]", error) from error
+            raise prefix_error(f"read_namespaces[{position}]", error) from error
     return tuple(dict.fromkeys(checked))

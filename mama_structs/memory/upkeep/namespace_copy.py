@@ -250,7 +250,7 @@ class NamespaceCopier:
         """
         Return the links that existing memories lack, by memory id.
 
-        Raise `StoreDiffers` if an existing memory differs otherwise.
+        Raise `StoreMismatch` if an existing memory differs otherwise.
         """
         lacking, others = {}, []
         stored = self._read_existing(reader, items)

@@ -89,10 +89,10 @@ async def apply_to_result(store: RefStore, result: Any, work: Callable[[RefStore
     """
     load = measure_input(result)
     try:
-        return await store.change(load, lambda refs: work(refs, True))
+        return await store._change(load, lambda refs: work(refs, True))
     except (SessionClosed, StoreError, WrongLoop) as error:
         _log.error("the result of a tool is shortened without handles: %s", error)
-        return await store.run_read(load, lambda refs: work(refs, False))
+        return await store._run_read(load, lambda refs: work(refs, False))
 
 
 def _decorate(tool: Callable[..., Any], *, store: RefStore | None) -> Callable[..., Any]:

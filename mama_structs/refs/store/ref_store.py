@@ -188,9 +188,9 @@ class RefStore(RefReader):
             StoreBusy: The store changed during each of 10 attempts; nothing was stored.
 
         """
-        return await self.change(None, work)
+        return await self._change(None, work)
 
-    async def change(self, load: InputSize | None, work: Callable[[RefStore], T]) -> T:
+    async def _change(self, load: InputSize | None, work: Callable[[RefStore], T]) -> T:
         """
         Run *work* on this store if its input is small, else on a draft in a thread.
 
@@ -221,7 +221,7 @@ class RefStore(RefReader):
             hint="call it again when no other task stores refs",
         )
 
-    async def run_read(self, load: InputSize, work: Callable[[RefStore], T]) -> T:
+    async def _run_read(self, load: InputSize, work: Callable[[RefStore], T]) -> T:
         """Run *work*, which must store nothing. If its input is large, run it in a thread."""
         if load.is_inline:
             return work(self)
@@ -315,7 +315,7 @@ class RefStore(RefReader):
         begun = self._recent.messages
 
         async def store(load: InputSize, collected: CollectedRefs) -> ObservedMessage:
-            return await self.change(load, lambda refs: refs._store_streamed(collected, begun=begun))
+            return await self._change(load, lambda refs: refs._store_streamed(collected, begun=begun))
 
         return RefStream(collector, functools.partial(self._store_streamed, begun=begun), store)
 
@@ -440,9 +440,9 @@ class RefStore(RefReader):
         """
         self._check_open()
         self._check_size("text", text, call="add(text)")
-        return self.add_any(text, source=source, mime_type=mime_type, origin=origin, trust=trust)
+        return self._add_any(text, source=source, mime_type=mime_type, origin=origin, trust=trust)
 
-    def add_any(
+    def _add_any(
         self,
         text: str | bytes,
         *,

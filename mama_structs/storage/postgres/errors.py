@@ -106,7 +106,7 @@ def _write_denied_error(
         f"the role {role!r:.80} may not write the namespace {namespace!r:.80} of {location}",
         namespace=namespace,
         role=role,
-        hint="open a namespace that the policies of this role allow, or read this one with reads=[...]",
+        hint="open a namespace that the policies of this role allow, or read this one with read_namespaces=[...]",
     )
 
 

@@ -245,7 +245,7 @@ class PlantedMessage:
     A model's message in a provider's format, with known refs.
 
     Args:
-        message: For `Session.observe` or `RefStore.ingest`.
+        message: For `Session.observe` or `RefStore.observe`.
         document: Its text and its refs.
 
     """

@@ -101,7 +101,7 @@ async def told(session, calls):
         for key, (name, arguments) in calls.items():
             result = results[key] = await client.call_tool(name, arguments)
             text = "".join(part.text for part in result.content)
-            assert session.refs.budget.fits(text)
+            assert session.refs._budget.fits(text)
             if schemas[name] is not None and not result.is_error:
                 Draft202012Validator(schemas[name]).validate(result.structured_content)
                 assert result.structured_content == json.loads(text)

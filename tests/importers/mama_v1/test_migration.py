@@ -100,8 +100,8 @@ async def test_migrate_stores_or_reports_every_row_of_the_manifest(tmp_path):
     assert manifest["counts"]["edges_by_relationship"]["supersedes"] <= report.links["supersedes"]
 
 
-async def test_migrate_reports_no_odd_rows_for_a_file_of_v1_0(tmp_path):
-    """A file written by v1.0's own handlers is migrated without odd rows."""
+async def test_migrate_reports_no_warnings_for_a_file_of_v1_0(tmp_path):
+    """A file written by v1.0's own handlers is migrated without warnings."""
     path = sample("v1_0_real_writes.db", tmp_path)
     async with Open(now=1_800_000_000.0) as memories:
         report = await migrate_v1(memories, path)
@@ -225,7 +225,7 @@ async def test_migrate_changes_nothing_when_repeated(old, tmp_path):
         "backfilled",
         "backfilled_average",
         "backfilled_most",
-        "odd_rows",
+        "warnings",
     ):
         assert getattr(first, name) == getattr(again, name)
 
@@ -241,7 +241,7 @@ async def test_migrate_dry_run_reports_without_writing(old, tmp_path):
         done = await migrate_v1(memories, old)
 
     assert would.dry_run
-    for name in ("added", "known", "tables", "memories", "links", "odd_rows"):
+    for name in ("added", "existing", "tables", "memories", "links", "warnings"):
         assert getattr(done, name) == getattr(would, name)
 
 
@@ -301,7 +301,8 @@ async def test_migrate_continues_after_an_interruption_at_any_transaction(small_
 KILLED = """
     import asyncio, sys
     from mama_structs.memory.embedding.hash_embedder import HashEmbedder
-    from mama_structs.importers import migrate, migration
+    from mama_structs.importers import migrate_v1
+    from mama_structs.importers.mama_v1 import migration
     from mama_structs.session.session import Session
 
     migration.BATCH_SIZE = 4
@@ -309,7 +310,7 @@ KILLED = """
     async def main():
         async with Session.open(sys.argv[1], embedder=HashEmbedder(dimensions=64)) as session:
             session.memories._shared.clock = lambda: 1_764_000_000.0
-            await migrate(session.memories, sys.argv[2], progress=lambda done, total: print(done, flush=True))
+            await migrate_v1(session.memories, sys.argv[2], progress=lambda done, total: print(done, flush=True))
 
     asyncio.run(main())
 """
@@ -337,7 +338,7 @@ async def test_migrate_continues_after_a_kill(small_chunks, tmp_path):
         await migrate_v1(memories, old)
 
         assert expected == await exported(memories, tmp_path)
-        assert not [one for one in await admin.check(memories) if one.severity == "error"]
+        assert not [one for one in (await admin.check(memories)).issues if one.severity == "error"]
 
 
 async def test_migrate_continues_after_an_embedder_failure(old, small_chunks):
@@ -513,9 +514,9 @@ async def test_migrate_accepts_a_database_without_rows(tmp_path):
     assert "0 memories added" in str(report)
 
 
-async def test_migration_report_names_every_odd_row_without_content(tmp_path):
+async def test_migration_report_warns_of_every_malformed_row_without_content(tmp_path):
     """
-    The JSON report names every odd row, the text some of them.
+    The JSON report contains every warning, the text some of them.
 
     Neither contains a memory's content.
     """
@@ -525,11 +526,11 @@ async def test_migration_report_names_every_odd_row_without_content(tmp_path):
     async with Open() as memories:
         report = await migrate_v1(memories, tmp_path / "old.db")
 
-    text, data = str(report), json.dumps(report.to_json())
-    kinds = [one["kind"] for one in report.to_json()["odd_rows"]]
+    text, data = str(report), report.to_json()
+    kinds = [one["kind"] for one in report.to_dict()["warnings"]]
     # An id with a control character is invalid, so each memory gets a new id.
     assert ["new_id"] * 60 + ["no_confidence"] * 60 == sorted(kinds)
-    assert "odd rows: 120" in text
+    assert "warnings: 120" in text
     assert "80 more" in text
     assert "\x1b" not in text
     assert "secret" not in text + data
@@ -560,12 +561,12 @@ async def test_reports_and_errors_contain_no_control_characters(tmp_path):
     assert "row 0" in str(report)
 
 
-@pytest.mark.parametrize("arguments", [{"dry_run": "yes"}, {"progress": 3}, {"path": 3}])
+@pytest.mark.parametrize("arguments", [{"dry_run": "yes"}, {"progress": 3}, {"source": 3}])
 async def test_migrate_and_rollback_reject_wrong_arguments(old, arguments):
     """Wrong arguments raise InvalidArgument before anything is read."""
     async with Open() as memories:
         with pytest.raises(InvalidArgument):
-            await migrate_v1(memories, **({"path": old} | arguments))
+            await migrate_v1(memories, **({"source": old} | arguments))
 
 
 async def test_migrate_writes_nothing_for_a_bad_file(tmp_path):

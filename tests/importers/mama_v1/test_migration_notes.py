@@ -93,7 +93,7 @@ def old(tmp_path):
 def counts(report):
     """Return the numbers of migrated and skipped rows for each table."""
     names = ("decisions", "checkpoints", "decision_edges")
-    return {one.table: (one.migrated, one.left_out) for one in report.tables if one.table in names}
+    return {one.table: (one.migrated, one.skipped) for one in report.tables if one.table in names}
 
 
 def kinds(report):
@@ -208,7 +208,7 @@ async def test_migrate_does_not_restore_deleted_links(old, tmp_path, grown):
     assert (int(grown), 1) == counts(report)["decision_edges"]
 
 
-async def test_migrate_counts_rows_changed_in_the_old_file_as_left_out(old):
+async def test_migrate_counts_rows_changed_in_the_old_file_as_skipped(old):
     """A row changed after its migration counts as left out, and its memory is unchanged."""
     old.link()
     async with Open() as memories:
@@ -559,7 +559,7 @@ def test_stacked_migrations_are_rolled_back_one_by_one(tmp_path_factory, steps):
 
             assert before == await exported(memories, changing.folder)
             assert {} == await memories._shared.read(read_notes)
-            assert not [one for one in await admin.check(memories) if one.severity == "error"]
+            assert not [one for one in (await admin.check(memories)).issues if one.severity == "error"]
 
     asyncio.run(work())
 
@@ -618,4 +618,4 @@ async def test_notes_are_not_exported_and_survive_reopening(tmp_path):
         assert {} == await session.memories._shared.read(lambda reader: reader.notes())
     async with Open(tmp_path / "store") as memories:
         assert {"a": "1"} == await memories._shared.read(lambda reader: reader.notes("a"))
-        assert [] == [one for one in await admin.check(memories) if one.severity == "error"]
+        assert [] == [one for one in (await admin.check(memories)).issues if one.severity == "error"]

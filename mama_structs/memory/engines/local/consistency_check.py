@@ -128,7 +128,7 @@ class ConsistencyCheck:
                 elif folder not in others:
                     others.add(folder)
                     message = (
-                        f"{folder}: vectors of another embedder, as a `reembed` leaves that was interrupted; "
+                        f"{folder}: vectors of another embedder, left by an interrupted `reembed`; "
                         "the next one that is completed deletes them"
                     )
                     self.findings.append(Issue("warning", "orphan", message, key))

@@ -350,7 +350,7 @@ class LocalEngine:
             # Retry the erasure, because reads by this engine may have prevented it until now.
             await erase_from_disk(self._storage, self._views_folder, wait=0)
         except StoreError as error:
-            _log.warning("what was forgotten is still on the disk: %s", error)
+            _log.warning("erased data is still on the disk: %s", error)
 
     async def _run_read(self, plan: Callable[[Snapshot], T]) -> T:
         self._check_open()

@@ -586,12 +586,13 @@ class MemoryTable:
 
     def _replace_mentions(self, node: int, mentions: Iterable[str]) -> None:
         places = np.flatnonzero(self._mention_pairs["node"] == node)
+        numbers = self._mention_pairs["mention"][places].tolist()
         wanted = {self._mentions.number(mention) for mention in mentions}
-        numbers = self._mention_pairs["mention"][places]
-        free = places[~np.isin(numbers, list(wanted))]
-        new = sorted(wanted.difference(numbers.tolist()))
+        free = [place for place, number in zip(places.tolist(), numbers, strict=True) if number not in wanted]
+        new = sorted(wanted.difference(numbers))
         # Reuse the places of removed mentions, because removing rows copies the whole table.
-        self._mention_pairs["mention"][free[: len(new)]] = new[: len(free)]
+        for place, number in zip(free, new, strict=False):
+            self._mention_pairs["mention"][place] = number
         for number in new[len(free) :]:
             self._mention_pairs.append(node=node, mention=number)
         if len(free) > len(new):

@@ -1,0 +1,329 @@
+"""
+The public names equal those of the API note, whose table lists every class and member with its new name.
+
+The note is in ``shared/`` next to the repository. Without it, the tests of this module are skipped. `EXTRA` and
+`ABSENT` list all differences, each with its reason.
+"""
+
+import csv
+import functools
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import mama_structs
+from mama_structs import MemoryStore, sync
+from mama_structs import types as public_types
+from mama_structs.errors import MamaStructsError
+
+SHARED = Path(mama_structs.__file__).parents[2] / "shared"
+TABLE = SHARED / "tools" / "api_names.tsv"
+NOTE = SHARED / "API.md"
+needs_note = pytest.mark.skipif(not TABLE.exists() or not NOTE.exists(), reason=f"{SHARED} has no API note")
+
+# New modules of the modules in the table. Classes of the other modules are in one of FACADES.
+MODULES = {
+    "mama_structs.adapters.embedders": "mama_structs.embedders",
+    "mama_structs.importing": "mama_structs.importers",
+    "mama_structs.v1": "mama_structs.importers",
+    "mama_structs.testing.memory_suite": "mama_structs.testing.conformance.memory_suite",
+    "mama_structs.testing.scripted": "mama_structs.testing.scripted_model",
+    "mama_structs.testing.session_driver": "mama_structs.testing.conformance.session_driver",
+    "adapters.anthropic_memory": "mama_structs.adapters.anthropic",
+    "adapters.google_adk_artifacts": "mama_structs.adapters.google_adk",
+    "adapters.haystack_components": "mama_structs.adapters.haystack",
+    "adapters.langchain_stores": "mama_structs.adapters.langchain",
+    "adapters.langchain_vectors": "mama_structs.adapters.langchain",
+    "adapters.langgraph_checkpoints": "mama_structs.adapters.langgraph",
+    "adapters.openai_agents_session": "mama_structs.adapters.openai_agents",
+}
+FACADES = ("mama_structs", "mama_structs.types", "mama_structs.settings")
+
+# Renames that the text of the note has and its table has not.
+RENAMED = {
+    ("ImportWarning", ""): "ItemWarning",  # The note's name hides a builtin exception.
+    ("ItemCount", "found"): "total",
+    ("World", "of"): "from_entities",
+    ("World", "given"): "overrides",
+    ("ModelRequest", "said"): "transcript",
+    ("ModelRequest", "sent"): "options",
+    ("MemoryMachine", "known"): "acknowledged",
+    ("Fault", "cut"): "cut_off",
+    ("recalling", ""): "add_recall",
+}
+
+# Members that the table does not have, with the reason.
+PROVENANCE = "origin and trust of texts came after the table"
+NEW = "new in the text of the note"
+EXTRA = {
+    **dict.fromkeys([("Ref", "origin"), ("Ref", "trust"), ("Ref", "provenance")], PROVENANCE),
+    **dict.fromkeys([("Descriptor", "origin"), ("Descriptor", "trust"), ("Descriptor", "provenance")], PROVENANCE),
+    ("ResolvedArguments", "provenance"): PROVENANCE,
+    **dict.fromkeys([("Hit", "id"), ("Hit", "type"), ("Hit", "topic"), ("Hit", "content")], NEW),
+    **dict.fromkeys([("Memory", name) for name in ("reasoning", "confidence", "outcome", "outcome_reason")], NEW),
+    **dict.fromkeys([("Memory", name) for name in ("tags", "source")], NEW),
+    **dict.fromkeys([("MemoryStore", "save"), ("MemoryStore", "list")], NEW),
+    **dict.fromkeys([("DecisionMetadata", "tags"), ("DecisionMetadata", "source")], NEW),
+    **dict.fromkeys([("CheckpointMetadata", "tags"), ("CheckpointMetadata", "source")], NEW),
+    **dict.fromkeys([("ContextMetadata", "tags"), ("Session", "namespace"), ("Source", "from_function")], NEW),
+    **dict.fromkeys([("ToolSet", "wire_names"), ("Results", "to_dicts")], NEW),
+    ("RefStore", "run_in_thread"): "stores texts that are too long for the event loop; came after the table",
+    ("RefStream", "finish"): "stores answers that are too long for the event loop; came after the table",
+    ("McpServer", "create_initialization_options"): "overrides a method of the MCP SDK",
+}  # fmt: skip
+
+# Members of the table that do not exist, with the reason.
+ABSENT = {}
+
+JSON_NAMES = {"to_dict", "to_json"}
+
+TOP = [
+    "Session",
+    "Settings",
+    "Filter",
+    "with_references",
+    "with_descriptors",
+    "RefStore",
+    "MemoryStore",
+    "Memory",
+    "MemoryType",
+    "Hit",
+    "Link",
+    "LinkType",
+    "Outcome",
+    "Chain",
+    "Recall",
+    "Ref",
+    "Descriptor",
+    "RefParser",
+    "ObservedMessage",
+    "Resolver",
+    "ReferenceOptions",
+    "References",
+    "Source",
+    "IdScheme",
+    "EntityId",
+    "EntityType",
+    "StructsClient",
+    "StructsSource",
+    "Embedder",
+    "HashEmbedder",
+    "UniversalSentenceEmbedder",
+    "as_embedder",
+    "Tool",
+    "ToolSet",
+    "ToolSelector",
+    "MemorySettings",
+    "ReferenceSettings",
+    "DescriptorSettings",
+    "ToolSettings",
+    "MamaStructsError",
+]
+
+
+@functools.cache
+def table():
+    """Return the rows of the table by module and class: member, action and new name."""
+    found = {}
+    with TABLE.open(encoding="utf-8") as file:
+        for module, name, member, action, new in csv.reader(file, delimiter="\t"):
+            found.setdefault((module, name), []).append((member, action, new))
+    return found
+
+
+def new_modules(module):
+    if module in MODULES:
+        return (MODULES[module],)
+    if module.startswith("adapters."):
+        return (f"mama_structs.{module}",)
+    return (module,) if module.startswith("mama_structs.") and module != "mama_structs.records" else FACADES
+
+
+def load(name):
+    """Import a module, or return None if it needs a framework that is not installed here."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        if "mama-structs[" in str(error) or name.startswith("mama_structs.adapters."):
+            return None
+        raise
+
+
+def find(module, name):
+    """Return the object with a name in the new modules; None if no module has it, or a module is not installed."""
+    loaded = [load(one) for one in new_modules(module)]
+    return next((getattr(one, name) for one in loaded if one is not None and hasattr(one, name)), None)
+
+
+def is_installed(module):
+    return all(load(one) is not None for one in new_modules(module))
+
+
+def own_classes(kind):
+    return [one for one in inspect.getmro(kind) if one.__module__.startswith("mama_structs")]
+
+
+def public_members(kind):
+    """Return the public methods, properties and fields of a class of this package."""
+    names = {name for one in own_classes(kind) for name in (*vars(one), *vars(one).get("__annotations__", {}))}
+    return {name for name in names if not name.startswith("_")}
+
+
+def instance_attributes(kind):
+    """Return the attributes that ``__init__`` sets."""
+    written = [one for one in own_classes(kind) if "__init__" in vars(one) and not hasattr(one, "__attrs_attrs__")]
+    pattern = re.compile(r"^\s+self\.([a-z]\w*)(?:: [^=\n]+)? = ", re.MULTILINE)
+    return {name for one in written for name in pattern.findall(inspect.getsource(one.__init__))}
+
+
+def wrapped_class(kind):
+    """Return the async class of a synchronous proxy, or the class itself."""
+    return getattr(kind, "_kind", kind)
+
+
+def new_name(rows, name):
+    """Return the new name of a class, or None if it is no longer public."""
+    action, new = next(((action, new) for member, action, new in rows if not member), ("keep", name))
+    if action in {"remove", "private"}:
+        return None
+    renamed = new if action == "rename" else name
+    return RENAMED.get((renamed, ""), renamed)
+
+
+def expected_members(name, rows):
+    kept = {
+        new if action == "rename" else member for member, action, new in rows if member and action in {"keep", "rename"}
+    }
+    return {RENAMED.get((name, member), member) for member in kept}
+
+
+CASES = [(module, name) for module, name in table() if TABLE.exists()] if TABLE.exists() else []
+
+
+@needs_note
+def test_top_level_has_the_names_of_the_note():
+    noted = re.search(r"^Top: (.+)$", NOTE.read_text(encoding="utf-8"), re.MULTILINE)[1].split()
+
+    assert sorted(TOP) == sorted(noted)
+
+
+def test_top_level_has_40_names():
+    assert sorted(TOP) == mama_structs.__all__
+    assert 40 == len(TOP)
+
+
+@needs_note
+def test_every_public_name_of_the_table_is_in_its_new_module():
+    expected = {(module, new_name(rows, name)) for (module, name), rows in table().items()}
+
+    assert [] == sorted(
+        f"{module}.{name}"
+        for module, name in expected
+        if name is not None and is_installed(module) and find(module, name) is None
+    )
+
+
+@needs_note
+def test_names_that_the_note_removes_are_not_exported():
+    exported = {
+        (one.__name__, name)
+        for (module, name), rows in table().items()
+        if new_name(rows, name) is None
+        for one in map(load, new_modules(module))
+        if one is not None and name in getattr(one, "__all__", ())
+    }
+
+    assert set() == exported
+
+
+@needs_note
+def test_types_have_every_class_of_the_note_that_is_not_at_the_top():
+    """Sections 3.1 to 3.3 list them by their old modules."""
+    listed = {
+        new_name(rows, name)
+        for (module, name), rows in table().items()
+        if new_modules(module) == FACADES and not module.startswith("settings")
+    }
+    classes = {name for name in listed - {None} if not hasattr(importlib.import_module("mama_structs.settings"), name)}
+
+    assert classes - set(TOP) <= set(public_types.__all__)
+
+
+@pytest.mark.parametrize(("module", "name"), CASES)
+def test_class_has_the_members_of_the_note(module, name):
+    rows = table()[module, name]
+    kind = find(module, current) if (current := new_name(rows, name)) is not None else None
+    if not inspect.isclass(kind) or issubclass(kind, MamaStructsError) or module.startswith("adapters."):
+        return
+    kind = wrapped_class(kind)
+    actual, expected = public_members(kind), expected_members(current, rows)
+
+    missing = {member for member in expected - actual - instance_attributes(kind) if (current, member) not in ABSENT}
+    extra = {member for member in actual - expected - JSON_NAMES if (current, member) not in EXTRA}
+
+    assert (set(), set()) == (missing, extra)
+
+
+@needs_note
+def test_explained_differences_exist():
+    """An explanation without a difference is deleted."""
+    members = {}
+    for (module, name), rows in table().items():
+        current = new_name(rows, name)
+        kind = None if current is None else find(module, current)
+        if inspect.isclass(kind):
+            members.setdefault(current, set()).update(public_members(wrapped_class(kind)))
+
+    installed = {key for key in EXTRA if key[0] in members}
+
+    assert [] == [key for key in installed if key[1] not in members[key[0]]]
+    assert [] == [key for key in ABSENT if key[1] in members.get(key[0], ())]
+
+
+# Signatures
+
+SAVE_METHODS = ["save", "save_decision", "save_insight", "save_context", "save_checkpoint", "save_many"]
+
+
+@pytest.mark.parametrize("store", [MemoryStore, sync.MemoryStore])
+@pytest.mark.parametrize("method", SAVE_METHODS)
+def test_save_method_accepts_one_positional_argument(store, method):
+    _, first, *others = inspect.signature(getattr(store, method)).parameters.values()
+
+    assert inspect.Parameter.POSITIONAL_OR_KEYWORD == first.kind
+    assert ("items" if method == "save_many" else "content") == first.name
+    assert {inspect.Parameter.KEYWORD_ONLY} == {one.kind for one in others}
+
+
+@pytest.mark.parametrize("store", [MemoryStore, sync.MemoryStore])
+@pytest.mark.parametrize(
+    ("method", "positional"),
+    [
+        ("supersede", ["memory", "content"]), ("set_outcome", ["memory", "outcome"]), ("update", ["memory", "content"]),
+        ("delete", ["memories"]), ("erase", ["memories"]), ("search", ["query"]), ("explain", ["query", "memory"]),
+        ("list", []), ("count", []), ("iter_all", []), ("get", ["memory"]), ("evidence", ["memory"]), ("details", ["memory"]),
+        ("history", ["memory"]), ("link", ["from_memory", "to_memory", "relationship"]), ("unlink", ["link"]),
+        ("links", ["memory"]), ("traverse", ["memory"]), ("similar", ["memory"]),
+    ],
+)  # fmt: skip
+def test_method_accepts_the_positional_arguments_of_the_note(store, method, positional):
+    _, *parameters = inspect.signature(getattr(store, method)).parameters.values()
+
+    assert positional == [one.name for one in parameters if one.kind is not inspect.Parameter.KEYWORD_ONLY]
+
+
+@pytest.mark.parametrize(
+    "name", sorted(name for name, kind in vars(sync).items() if name in sync.__all__ and inspect.isclass(kind))
+)
+def test_synchronous_class_has_the_members_of_the_async_class(name):
+    kind = wrapped_class(getattr(sync, name))
+
+    assert set() == public_members(kind) - set(dir(getattr(sync, name))) - fields_of(kind)
+
+
+def fields_of(kind):
+    """Return the annotated attributes without a value in the class, which proxies pass on."""
+    return {name for one in own_classes(kind) for name in vars(one).get("__annotations__", {})}
