@@ -280,14 +280,14 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def hosts(session: nox.Session) -> None:
-    """Run the conformance suites of the frameworks on our adapters, each in its own environment (see docs/hosts.md)."""
+    """Run the conformance suites of the frameworks on our adapters, each in its own environment (see docs/internals/hosts.md)."""
     session.install("--no-compile", "attrs")
     session.run("python", "tests/hosts/run_suites.py", *session.posargs)
 
 
 @nox.session(default=False)
 def peers(session: nox.Session) -> None:
-    """Compare this package with others on the same work, each in its own environment, for docs/comparison.md."""
+    """Compare this package with others on the same work, each in its own environment, for docs/internals/comparison.md."""
     session.install("--no-compile", ".[semantic,test-server]")
     if not session.posargs:
         session.run("python", "benchmarks/stores.py", "--write")

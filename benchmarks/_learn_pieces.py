@@ -3,7 +3,7 @@ Learn the weights of the pieces (features) of messages from the labelled lists o
 
 ``python benchmarks/_learn_pieces.py v`` leaves out the list v, and prints the share of its messages that the weights
 classify correctly. With ``--write`` the weights of all other lists are written to
-``mama_structs/tools/data/weights.tsv``. See docs/explanation/exposure.md.
+``mama_structs/tools/data/weights.tsv``. See docs/internals/exposure.md.
 The model is a softmax regression on the pieces of a message (`mama_structs.tools.exposure.extract_features`), trained with Adam
 and a small L2 penalty.
 """

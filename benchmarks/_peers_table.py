@@ -1,4 +1,4 @@
-"""The list of compared peers, and the table of docs/comparison.md with the figures of `peers.py`."""
+"""The list of compared peers, and the table of docs/internals/comparison.md with the figures of `peers.py`."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """
-Runs the same work on this package and on other local stores, for docs/comparison.md.
+Runs the same work on this package and on other local stores, for docs/internals/comparison.md.
 
 Each peer (`_peers`) has its own environment, which pip creates in the temporary folder, and its own process. All have the
 same texts and vectors as `scale.py`, with generated words. Saves and searches are interleaved. For approximate indexes
 the recall is equalized: each peer uses the smallest `ef` that reaches the required recall.
 
-``--write`` also writes the figures to docs/comparison.json and the table from them into docs/comparison.md; ``--table``
+``--write`` also writes the figures to docs/internals/comparison.json and the table from them into docs/internals/comparison.md; ``--table``
 only writes the table again.
 """
 
@@ -38,7 +38,7 @@ from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder
 
 MONTH: Final = HERE.parent / "tests" / "data" / "month"
-PAGE_PATH: Final = HERE.parent / "docs" / "comparison.md"
+PAGE_PATH: Final = HERE.parent / "docs" / "internals" / "comparison.md"
 FIGURES: Final = PAGE_PATH.with_suffix(".json")
 RECALL: Final = 0.99
 TUNING: Final = 100
@@ -405,9 +405,9 @@ def main() -> None:
     parser.add_argument("--as-installed", action="store_true", help="do not look for newer versions of the peers")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for the JSON (%(default)s)")
     parser.add_argument(
-        "--write", action="store_true", help="also write docs/comparison.json and the table of the page"
+        "--write", action="store_true", help="also write docs/internals/comparison.json and the table of the page"
     )
-    parser.add_argument("--table", action="store_true", help="only write the table again, from docs/comparison.json")
+    parser.add_argument("--table", action="store_true", help="only write the table again, from docs/internals/comparison.json")
     given = parser.parse_args()
     if given.table:
         write_page()
@@ -429,7 +429,7 @@ def main() -> None:
 
 
 def write_page() -> None:
-    """Write the table of docs/comparison.json into the page."""
+    """Write the table of docs/internals/comparison.json into the page."""
     written = json.loads(FIGURES.read_text(encoding="utf-8"))
     PAGE_PATH.write_text(page_with(PAGE_PATH.read_text(encoding="utf-8"), written), encoding="utf-8")
 

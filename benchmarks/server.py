@@ -13,7 +13,7 @@ same subject and links them; LangGraph's stores a text and its vector. A search 
 words and follows links and supersession; LangGraph's compares vectors with an approximate index. LangGraph has no
 links, so its memories contain each other's keys, and a traversal fetches each level with one query.
 
-``--write`` also puts the tables into docs/performance.md.
+``--write`` also puts the tables into docs/internals/performance.md.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from scale import HERE, WORDS, Process, Rival, Sizes, make_corpus, nearest, reca
 
 from mama_structs._internal.reprs import align_columns
 
-PAGE_PATH: Final = HERE.parent / "docs" / "performance.md"
+PAGE_PATH: Final = HERE.parent / "docs" / "internals" / "performance.md"
 BEGIN, END = "<!-- server: begin -->", "<!-- server: end -->"
 LANGGRAPH: Final = ("langgraph-checkpoint-postgres", "psycopg[binary]")
 BASE: Final = "langgraph"
@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, 10_000], help="(%(default)s)")
     parser.add_argument("--url", help="a superuser's URL of a server that is there, instead of one that is started")
     parser.add_argument("--only", nargs="+", help="some of: directory, server, 'server unlinked', langgraph, ...")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/internals/performance.md")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for the JSON (%(default)s)")
     given = parser.parse_args()
     rivals = {

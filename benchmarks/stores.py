@@ -5,7 +5,7 @@ The suite is `mama_structs.testing.conformance.memory_suite`.
 
 Each store has the environment that `peers.py` makes for it, and a driver that uses its own API (`_stores`).
 
-``--write`` also writes the results to docs/comparison-stores.json and the table from them into docs/comparison.md;
+``--write`` also writes the results to docs/internals/comparison-stores.json and the table from them into docs/internals/comparison.md;
 ``--table`` only writes the table again.
 """
 
@@ -135,7 +135,7 @@ def page_with(page: str, written: Mapping[str, Any]) -> str:
 
 
 def write_page() -> None:
-    """Write the table of docs/comparison-stores.json into the page."""
+    """Write the table of docs/internals/comparison-stores.json into the page."""
     written = json.loads(FIGURES.read_text(encoding="utf-8"))
     PAGE_PATH.write_text(page_with(PAGE_PATH.read_text(encoding="utf-8"), written), encoding="utf-8")
 
@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10, help="kills of a writing process (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the plan of the run (%(default)s)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for the JSON (%(default)s)")
-    parser.add_argument("--write", action="store_true", help="also write docs/comparison-stores.json and the page")
+    parser.add_argument("--write", action="store_true", help="also write docs/internals/comparison-stores.json and the page")
     parser.add_argument("--table", action="store_true", help="only write the table again")
     given = parser.parse_args()
     if given.table:

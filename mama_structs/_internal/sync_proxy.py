@@ -272,7 +272,7 @@ async def await_in_proxy_loop(owner: Any, work: Callable[[], Awaitable[T]]) -> T
 
 
 def _wrap_result(value: Any, thread: LoopThread) -> Any:
-    facade = _proxy_classes.get(type(value))
+    facade = next((found for kind in type(value).__mro__ if (found := _proxy_classes.get(kind))), None)
     if facade is None:
         return value
     made: SyncProxy = object.__new__(facade)

@@ -80,6 +80,17 @@ class _Parser(argparse.ArgumentParser):
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse a command line, or exit as `argparse` does."""
+    parser, _ = create_parser()
+    given = sys.argv[1:] if arguments is None else arguments
+    if not given:
+        # Without arguments, print the help.
+        parser.print_help(sys.stderr)
+        parser.exit(2)
+    return parser.parse_args(given)
+
+
+def create_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """Return the parser of the command line, and the parser of each command by its name."""
     import importlib.metadata
 
     parser = _Parser(
@@ -95,6 +106,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         title="command", required=True, metavar="COMMAND", help="see below"
     )
     groups: dict[str, Any] = {"": commands}
+    parsers: dict[str, argparse.ArgumentParser] = {}
     for path, (command, *members) in _COMMANDS.items():
         group_name, _, name = path.rpartition(" ")
         if group_name not in groups:
@@ -104,6 +116,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         options_of_list = {"help": _describe_command(path)} if group_name else {}
         epilog = " ".join(filter(None, (_EPILOGS.get(path), f"Example: mama-structs {path} {_EXAMPLES[path]}")))
         added = groups[group_name].add_parser(name, **options_of_list, description=command.__doc__, epilog=epilog)
+        parsers[path] = added
         is_old = any(one in members for one in (_STORE, _DIRECTORY))
         added.set_defaults(run=command, usage_error=added.error, needs_store=is_old)
         group: Any = added
@@ -115,12 +128,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             flag, _, metavar = title.partition(" ")
             options: Any = dict(*more, **({"metavar": metavar} if metavar else {})) or {"action": "store_true"}
             group.add_argument(flag, help=text, **options)
-    given = sys.argv[1:] if arguments is None else arguments
-    if not given:
-        # Without arguments, print the help.
-        parser.print_help(sys.stderr)
-        parser.exit(2)
-    return parser.parse_args(given)
+    return parser, parsers
 
 
 def _describe_command(path: str) -> str:
@@ -271,7 +279,7 @@ _EXAMPLES: Final = {
 # The overview shows the examples of these commands.
 _OVERVIEW_EXAMPLES: Final = ("demo", "search", "view", "serve-mcp")
 _SHORT_DESCRIPTIONS: Final = {
-    "demo": "show memory and references in action",
+    "demo": "show a memory that fails, is replaced, recalled and found",
     "show": "show one memory in full, with its history and links",
     "view": "write an HTML page with search, timelines and a graph",
     "erase": "erase memories and all copies of their texts; asks first",
@@ -296,9 +304,10 @@ _EPILOGS: Final = {"serve-mcp": _TOKEN_HELP, "hook": _HOOK_HELP}
 _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     "demo": (
         serving.demo,
-        ("--base-url URL", "use this node, such as http://localhost:1317"),
+        ("--references", "compare tool results with and without references, and their costs"),
+        ("--base-url URL", "the node for --references, such as http://localhost:1317; a bundled one by default"),
         ("--player ID", _PLAYER_HELP, {"type": parse_player_id}),
-        ("--json", "print only the results, as one JSON object"),
+        ("--json", "print only the figures of both parts, as one JSON object"),
         *_list_world_arguments(**serving.DEMO_WORLD, slowest=_MAX_DEMO_LATENCY_MS),
     ),
     "fake-node": (

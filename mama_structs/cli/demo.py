@@ -1,5 +1,5 @@
 """
-The demo: recalled memories, two questions with and without references, and the cost.
+References part of the demo: two questions with and without references, and the cost.
 
 Its sessions have the default settings, so the counts are those of a real model.
 Its text consists of plain tables and abbreviated answers.
@@ -15,8 +15,9 @@ from typing import Any, Final, Self
 
 import attrs
 
+from mama_structs._internal.jsonable import to_json_text
 from mama_structs._internal.reprs import align_columns, escape_unprintable
-from mama_structs.cli.demo_memory import DemoCall, DemoDays
+from mama_structs.cli.demo_memory import CHARS_PER_TOKEN
 from mama_structs.errors import MamaStructsError, StructsUnreachable
 from mama_structs.references.detection import META_KEY, SECTION_KEY
 from mama_structs.references.section import References
@@ -36,7 +37,6 @@ _NAMED_RELATION_FIELDS: Final = {
     "guildId": "guild",
     "planetId": "planet",
 }  # Relations whose entities have a name. Fleets are omitted.
-_CHARS_PER_TOKEN: Final = 4
 _RETRY_HINT: Final = "run the demo again"
 _PLAYER_HINT: Final = "leave --player out, and a player with guild, planet and fleet is chosen"
 _SHOWN_FIELDS: Final = (
@@ -48,6 +48,20 @@ MAX_COLUMNS: Final = 100
 
 DemoFacts = dict[str, Any]
 Entity = Mapping[str, Any]
+
+
+@attrs.frozen
+class DemoCall:
+    """One tool call of the agent and its answer."""
+
+    tool: str
+    arguments: dict[str, Any]
+    answer: Any
+
+    @property
+    def chars(self) -> int:
+        """The length of the answer in characters."""
+        return len(self.answer if isinstance(self.answer, str) else to_json_text(self.answer))
 
 
 @attrs.define
@@ -117,7 +131,7 @@ class DemoRun:
             "agent_calls": len(self.calls),
             "upstream_queries": self.upstream_queries,
             "chars": self.chars,
-            "tokens": self.chars // _CHARS_PER_TOKEN,
+            "tokens": self.chars // CHARS_PER_TOKEN,
             "seconds": round(self.seconds, 6),
         }
 
@@ -325,16 +339,16 @@ def _get_name(entity: Entity) -> str:
 # Text output
 
 
-def render_story(days: DemoDays, story: DemoStory, *, width: int = MAX_COLUMNS) -> str:
+def render_story(story: DemoStory, *, width: int = MAX_COLUMNS) -> str:
     """
-    Return the demo's text: memory, references for one player, and the cost of references.
+    Return the text of this part: references for one player, and the cost of references.
 
     Lines have at most *width* columns, except for longer words.
     """
     costs = [
         (
             question, way, str(len(run.calls)), str(run.upstream_queries), f"{run.chars:,}",
-            f"{run.chars // _CHARS_PER_TOKEN:,}", _format_milliseconds(run.seconds),
+            f"{run.chars // CHARS_PER_TOKEN:,}", _format_milliseconds(run.seconds),
         )
         for (question, way), run in story.runs.items()
     ]  # fmt: skip
@@ -346,7 +360,6 @@ def render_story(days: DemoDays, story: DemoStory, *, width: int = MAX_COLUMNS) 
             for question, way, *counts, taken in costs
         )
     parts = [
-        *_describe_memory(days),
         *_describe_question(story),
         _format_heading("What references cost, with the default settings"),
         f"The same for a list: {story.page.text} {_describe_result(story.page)}.",
@@ -362,19 +375,6 @@ def _wrap_line(line: str, width: int) -> str:
         return line[:width]
     indent = "" if line[0].isalpha() else (len(line) - len(line.lstrip()) + 2) * " "
     return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
-def _describe_memory(days: DemoDays) -> Iterator[str]:
-    """Yield the calls of the first day and the recalled texts of the second."""
-    yield _format_heading("Memory: what was decided on Monday, and what the model is told on Tuesday")
-    yield "Monday. The agent decides, finds out, decides again, and stops for the day:"
-    yield "\n".join(_format_call(call) for call in days.calls)
-    yield "Tuesday. Another session opens the same directory. Before the model answers, it is told what matters:"
-    for message, text in days.recalled_texts.items():
-        yield f'"{message}"\n{textwrap.indent(text or "(nothing: no memory is about that)", "  ")}'
-    chars = sum(map(len, days.recalled_texts.values()))
-    tokens = chars // _CHARS_PER_TOKEN
-    yield f"That is {chars:,} characters (some {tokens:,} tokens) for {len(days.recalled_texts)} messages."
 
 
 def _describe_question(story: DemoStory) -> Iterator[str]:

@@ -30,23 +30,31 @@ _SHUTDOWN_SECONDS: Final = 5.0
 
 async def demo(given: argparse.Namespace) -> None:
     """
-    Show recalled memories, answer questions with and without references, compare costs.
+    Show memory: saves, a failed decision and its replacement, a recall and a search.
 
-    It starts a small Structs node of its own, unless it is given a real one.
+    With --references it answers questions with and without references, and compares the costs. It starts a small
+    Structs node for this, unless the address of a node is given. --json runs both parts.
     """
     bundled = {"seed": 1, **DEMO_WORLD}
     changed = [f"--{name}" for name, default in bundled.items() if getattr(given, name) != default]
     if given.base_url is not None and changed:
-        given.usage_error(f"{', '.join(changed)}: not together with --base-url, whose node has a world of its own")
+        given.usage_error(f"{', '.join(changed)}: not allowed with --base-url, because that node has its own world")
+    changed += [f"--{name}" for name in ("base-url", "player") if getattr(given, name.replace("-", "_")) is not None]
+    if changed and not (given.references or given.json):
+        given.usage_error(f"{', '.join(changed)}: only allowed with --references or --json")
     from mama_structs.cli.demo import MAX_COLUMNS, render_story, run_demo
-    from mama_structs.cli.demo_memory import run_two_days
+    from mama_structs.cli.demo_memory import render_memory_demo, run_memory_demo
 
+    width = min(MAX_COLUMNS, shutil.get_terminal_size((MAX_COLUMNS, 0)).columns)
+    if not (given.references or given.json):
+        print_answer(given, {}, render_memory_demo(await run_memory_demo(), width=width))
+        return
     latency = given.latency / _MS_PER_SECOND
     story = await run_demo(
         base_url=given.base_url, player_id=given.player, seed=given.seed, players=given.players, latency=latency
     )
-    width = min(MAX_COLUMNS, shutil.get_terminal_size((MAX_COLUMNS, 0)).columns)
-    print_answer(given, story.figures, "" if given.json else render_story(await run_two_days(), story, width=width))
+    memory = {"memory": (await run_memory_demo()).figures} if given.json else {}
+    print_answer(given, memory | story.figures, "" if given.json else render_story(story, width=width))
     if not story.same_facts:
         raise MamaStructsError(
             "the runs found different facts", hint="a chain that moves may change one meanwhile: run the demo again"

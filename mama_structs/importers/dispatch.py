@@ -94,7 +94,7 @@ def import_from(
         InvalidArgument: The file does not exist, contains nothing of that kind, or needs a library that is not
             installed; nothing was written.
         MigrationError: A file is damaged, truncated, being written to, of another kind, or exceeds a limit of
-            docs/how-to/import-from-others.md; nothing was written.
+            docs/memory/import-and-migrate.md; nothing was written.
         EmbeddingFailed: The embedder failed; items that were already imported stay.
         StoreError: The store cannot be read or written; items that were already imported stay.
 

@@ -1,4 +1,4 @@
-"""Comparison with other packages: docs/comparison.md matches the results, and the benchmarks work."""
+"""Comparison with other packages: docs/internals/comparison.md matches the results, and the benchmarks work."""
 
 import importlib
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE_PATH = ROOT / "docs" / "comparison.md"
+PAGE_PATH = ROOT / "docs" / "internals" / "comparison.md"
 WRITTEN = json.loads(PAGE_PATH.with_suffix(".json").read_text(encoding="utf-8"))
 
 

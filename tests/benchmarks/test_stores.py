@@ -1,4 +1,4 @@
-"""Conformance comparison of stores: docs/comparison.md matches the results and explains failures."""
+"""Conformance comparison of stores: docs/internals/comparison.md matches the results and explains failures."""
 
 import importlib
 import json
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE_PATH = ROOT / "docs" / "comparison.md"
-WRITTEN = json.loads((ROOT / "docs" / "comparison-stores.json").read_text(encoding="utf-8"))
+PAGE_PATH = ROOT / "docs" / "internals" / "comparison.md"
+WRITTEN = json.loads(PAGE_PATH.with_name("comparison-stores.json").read_text(encoding="utf-8"))
 RESULTS = [(name, one) for name, own in WRITTEN["figures"]["stores"].items() for one in own["checks"]]
 
 

@@ -1,7 +1,5 @@
 import asyncio
 import json
-import re
-import runpy
 from pathlib import Path
 
 import attrs
@@ -19,12 +17,13 @@ from mama_structs.cli.demo import (
     render_story,
     run_demo,
 )
-from mama_structs.cli.demo_memory import DemoDays, run_two_days
+from mama_structs.cli.demo_memory import run_memory_demo
 from mama_structs.cli.main import main
 from mama_structs.testing import Fault, World
 
 SMALL = ["--latency", "0"]
-NO_DAYS = DemoDays((), {})
+ROOT = Path(__file__).parents[2]
+MAX_MEMORY_LINES = 25
 TABLE = 64
 
 
@@ -47,7 +46,7 @@ def test_demo_json_shows_saved_calls(capsys):
     figures = json.loads(capsys.readouterr().out)
 
     assert 0 == code
-    assert ["player", "list", "same_facts"] == list(figures)
+    assert ["memory", "player", "list", "same_facts"] == list(figures)
     assert {"without": 4, "with": 1} == {way: run["agent_calls"] for way, run in figures["player"].items()}
     assert {"without": 17, "with": 1, "repeat": 1} == {way: run["agent_calls"] for way, run in figures["list"].items()}
     assert figures["same_facts"] is True
@@ -139,18 +138,63 @@ def test_demo_works_with_any_world(options, capsys):
     assert json.loads(capsys.readouterr().out)["same_facts"] is True
 
 
-def test_demo_text_shows_memory_references_and_costs(capsys):
-    """The text has the recalled failed decision, an answer with references, and the costs."""
-    code = main(["demo", *SMALL])
+@pytest.mark.parametrize("columns", ["80", "100"])
+def test_demo_text_shows_memory_in_few_lines(columns, capsys, monkeypatch):
+    """The text has three saves, a failure, a replacement, a recall, a search and two commands, in this order."""
+    monkeypatch.setenv("COLUMNS", columns)
+    code = main(["demo"])
+    printed = capsys.readouterr().out
+    text = " ".join(printed.split())
+
+    assert 0 == code
+    places = [
+        'decision: "Use JWT for logins", because "No server state"',
+        'insight: "Ada works as a nurse"',
+        "checkpoint: ",
+        'FAILED: "A stolen JWT could not be revoked"',
+        'decision: "Keep logins in Redis", because "They can be revoked"',
+        "<recalled>",
+        'FAILED because "A stolen JWT could not be revoked"',
+        "</recalled>",
+        "A search for ",
+        '"Ada works as a nurse" (relevance ',
+        "mama-structs demo --references",
+        "mama-structs --help",
+    ]
+    assert sorted(text.rindex(place) for place in places) == [text.rindex(place) for place in places]
+    assert len(printed.splitlines()) <= MAX_MEMORY_LINES
+    assert all(len(line) <= int(columns) for line in printed.splitlines())
+    assert text.isascii()
+
+
+async def test_demo_memory_figures_match_the_text():
+    demo = await run_memory_demo()
+
+    assert 4 == demo.figures["saved"]
+    assert len(demo.recalled_text) == demo.figures["recall"]["chars"] > 0
+    assert "Ada works as a nurse" == demo.figures["search"]["hit"]
+    assert 0.3 <= demo.figures["search"]["relevance"] <= 1
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/get-started/quickstart.md"])
+async def test_demo_uses_the_memories_of_the_first_pages(page):
+    """A reader finds the same decisions on the pages and in the demo."""
+    demo = await run_memory_demo()
+    text = (ROOT / page).read_text(encoding="utf-8")
+
+    assert demo.failed.content in text
+    assert demo.failed.outcome_reason in text
+    assert demo.replacement.content in text
+    assert demo.replacement.reasoning in text
+
+
+def test_demo_references_text_shows_answers_and_costs(capsys):
+    """The text has an answer with references, and the costs."""
+    code = main(["demo", "--references", *SMALL])
     text = " ".join(capsys.readouterr().out.split())
 
     assert 0 == code
     places = [
-        '> save/decision(topic="auth", decision="Use JWT for logins"',
-        'FAILED because "A stolen JWT could not be revoked"',
-        '"Keep logins as sessions in Redis"; since "can be ended at once"',
-        "Last checkpoint:",
-        "(nothing: no memory is about that)",
         "References: Who is player 1-11",
         ' "references": { "0-',
         "What references cost",
@@ -165,35 +209,31 @@ def test_demo_text_shows_memory_references_and_costs(capsys):
     assert text.isascii()
 
 
+@pytest.mark.parametrize("options", [["--player", "1-11"], ["--latency", "0"], ["--base-url", "http://127.0.0.1:1"]])
+def test_demo_rejects_node_options_without_references(options, capsys):
+    """Without --references and --json no node is queried, so the options would have no effect."""
+    with pytest.raises(SystemExit) as exited:
+        main(["demo", *options])
+
+    assert 2 == exited.value.code
+    assert f"{options[0]}: only allowed with --references or --json" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("width", [40, 80, 100])
 def test_demo_text_fits_the_terminal(story, width):
     """Lines wrap between words at the terminal's width; only long words, such as a call with an id, are wider."""
-    days = asyncio.run(run_two_days())
-    told, whole = render_story(days, story, width=width), render_story(days, story, width=10_000)
+    text, unwrapped = render_story(story, width=width), render_story(story, width=10_000)
 
-    assert [] == [line for line in told.splitlines() if len(line) > width and " " in line.strip()]
+    assert [] == [line for line in text.splitlines() if len(line) > width and " " in line.strip()]
     # If the terminal is narrower than the table, each row is printed as lines, without losing text.
     marks = str.maketrans("", "", "=-(),:")
-    assert sorted(told.translate(marks).split()) == sorted(whole.translate(marks).split()) or width < TABLE
-    assert all(f"{run.chars:,}" in told for run in story.runs.values())
-
-
-def test_demo_page_shows_actual_output(story):
-    """Compare all but ids, days, times and cache hits of the repeated call, which differ between runs."""
-    page = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "demo_page.py"))
-    printed = render_story(asyncio.run(run_two_days()), story, width=page["WIDTH"])
-
-    def lasting(text):
-        text = re.sub(r"(repeat +\d+ +)\d+", r"\1*", text)
-        words = re.sub(r"_\d{13}_[0-9a-f]{8}|\d+ ms|\d{4}-\d\d-\d\d|-{2,}", "*", text).split()
-        return " ".join(words).partition("* The same call again")[0]
-
-    assert lasting(printed) == lasting(page["read_page_output"]()), "run scripts/demo_page.py"
+    assert sorted(text.translate(marks).split()) == sorted(unwrapped.translate(marks).split()) or width < TABLE
+    assert all(f"{run.chars:,}" in text for run in story.runs.values())
 
 
 def test_demo_shows_both_results_when_they_differ(story):
     """If the runs found different facts, both are in the text."""
-    text = render_story(NO_DAYS, moved(story))
+    text = render_story(moved(story))
 
     assert "NOT find out the same" in text
     assert "status away" in text
@@ -219,7 +259,7 @@ def test_demo_exits_with_1_when_results_differ(story, monkeypatch, capsys):
 def test_demo_describes_cost_and_savings(story):
     """The text has the additional characters of references and, if there are any, the savings."""
     one = story.one.with_references
-    text = " ".join(render_story(NO_DAYS, story).split())
+    text = " ".join(render_story(story).split())
 
     assert f"{one.chars:,} characters instead of {story.one.without_references.calls[0].chars:,}" in text
     assert "it saves 3 calls." in text
@@ -240,7 +280,7 @@ def test_demo_chooses_first_suitable_player_of_real_node(mama_structs_node, caps
         if row["guildId"] and row["planetId"] and row["fleetId"]
     )
 
-    code = main(["demo", "--base-url", mama_structs_node.url])
+    code = main(["demo", "--references", "--base-url", mama_structs_node.url])
     text = capsys.readouterr().out
 
     assert 0 == code
@@ -288,7 +328,7 @@ def test_demo_searches_all_pages_for_suitable_player(mama_structs_node, capsys):
         if all(mama_structs_node.data.get("player", player_id)[field] for field in ("guildId", "planetId", "fleetId"))
     )
 
-    assert 0 == main(["demo", "--base-url", mama_structs_node.url])
+    assert 0 == main(["demo", "--references", "--base-url", mama_structs_node.url])
     assert f"Who is player {chosen}," in capsys.readouterr().out
 
 
@@ -303,7 +343,7 @@ def test_demo_escapes_control_characters_in_names(mama_structs_node, capsys):
     """Control characters in names are escaped."""
     mama_structs_node.data.get("player", "1-11")["name"] = "\x1b[31mred\nline\x9b"
 
-    code = main(["demo", "--base-url", mama_structs_node.url, "--player", "1-11"])
+    code = main(["demo", "--references", "--base-url", mama_structs_node.url, "--player", "1-11"])
     text = capsys.readouterr().out
 
     assert 0 == code
@@ -314,7 +354,7 @@ def test_demo_escapes_control_characters_in_names(mama_structs_node, capsys):
 @pytest.mark.mama_structs_node(entities={"1-1": {"id": "1-1", "guildId": "", "planetId": "", "fleetId": "9-1"}})
 def test_demo_without_suitable_player_fails(mama_structs_node, capsys):
     """Without a player with guild, planet and fleet the demo ends with an error."""
-    assert 1 == main(["demo", "--base-url", mama_structs_node.url])
+    assert 1 == main(["demo", "--references", "--base-url", mama_structs_node.url])
     assert "none of the first 1 players has a guild, a planet and a fleet" in capsys.readouterr().err
 
 

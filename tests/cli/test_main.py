@@ -60,7 +60,7 @@ def test_module_runs_the_command():
 
 def test_module_exits_with_the_code_of_main(monkeypatch, capsys):
     """The exit code of ``python -m mama_structs`` is that of the command."""
-    monkeypatch.setattr(sys, "argv", ["mama-structs", "demo", "--base-url", "nowhere"])
+    monkeypatch.setattr(sys, "argv", ["mama-structs", "demo", "--references", "--base-url", "nowhere"])
 
     with pytest.raises(SystemExit) as exited:
         runpy.run_path(importlib.util.find_spec("mama_structs.__main__").origin, run_name="__main__")
@@ -89,7 +89,7 @@ def test_command_imports_are_lazy():
         (["fake-node", "--latency", "-1"], "--latency: must be a whole number, 0 or more, got '-1'"),
         (["demo", "--player", "banana"], "--player: "),
         (["demo", "--player", "2-1"], "--player: must be the id of a player, such as 1-11, got 2-1"),
-        (["demo", "--base-url", "http://localhost:1", "--seed", "2"], "--seed: not together with --base-url"),
+        (["demo", "--base-url", "http://localhost:1", "--seed", "2"], "--seed: not allowed with --base-url"),
         (["fake-node", "--port", "70000"], "--port: must be a whole number from 0 to 65535, got '70000'"),
     ],
 )
@@ -109,7 +109,7 @@ def test_wrong_usage_exits_with_2(arguments, said, capsys):
 
 def test_demo_unreachable_node_is_one_line(unused_port, capsys):
     """The error is one line that says what to check."""
-    assert 1 == main(["demo", "--base-url", f"http://127.0.0.1:{unused_port}"])
+    assert 1 == main(["demo", "--references", "--base-url", f"http://127.0.0.1:{unused_port}"])
     assert (
         "mama-structs: no Structs node answers at --base-url (is it running? A local one is at http://localhost:1317)\n"
         == error_of(capsys)
@@ -119,20 +119,20 @@ def test_demo_unreachable_node_is_one_line(unused_port, capsys):
 @pytest.mark.parametrize("url", ["nowhere", "ftp://localhost", "http://me:secret@localhost", "http://", ""])
 def test_demo_invalid_url_is_rejected(url, capsys):
     """An invalid URL is rejected before any request, and a password in it is masked."""
-    assert 1 == main(["demo", "--base-url", url])
+    assert 1 == main(["demo", "--references", "--base-url", url])
     assert "base_url must" in (said := error_of(capsys))
     assert "secret" not in said
 
 
 def test_demo_error_names_unknown_player(capsys):
     """The error names a player that the chain does not have."""
-    assert 1 == main(["demo", "--latency", "0", "--player", "1-999"])
+    assert 1 == main(["demo", "--references", "--latency", "0", "--player", "1-999"])
     assert "mama-structs: no entity has the id 1-999\n" == error_of(capsys)
 
 
 def test_demo_player_without_guild_is_rejected(capsys):
     """The error says why the player is unsuitable for the demo."""
-    assert 1 == main(["demo", "--latency", "0", "--player", "1-12"])
+    assert 1 == main(["demo", "--references", "--latency", "0", "--player", "1-12"])
     assert "player 1-12 has no guild (leave --player out" in error_of(capsys)
 
 
@@ -140,7 +140,7 @@ def test_demo_player_beyond_page_limit_is_rejected(monkeypatch, capsys):
     """The error says how many players were searched."""
     monkeypatch.setattr(scenario, "MAX_PAGES", 2)
 
-    assert 1 == main(["demo", "--latency", "0", "--players", "60", "--player", "1-7"])
+    assert 1 == main(["demo", "--references", "--latency", "0", "--players", "60", "--player", "1-7"])
     assert "player 1-7 is not among the first 32 players, through which the demo looks" in error_of(capsys)
 
 
@@ -156,7 +156,7 @@ def test_demo_error_escapes_control_characters(mama_structs_node, fault, said, c
     """An answer that is not from a node is one line without control characters."""
     mama_structs_node.faults.add(fault)
 
-    assert 1 == main(["demo", "--base-url", mama_structs_node.url])
+    assert 1 == main(["demo", "--references", "--base-url", mama_structs_node.url])
     assert said in error_of(capsys)
 
 
@@ -168,14 +168,14 @@ def test_ctrl_c_exits_with_130(monkeypatch, capsys):
 
     monkeypatch.setattr(scenario, "run_demo", interrupted)
 
-    assert 130 == main(["demo"])
+    assert 130 == main(["demo", "--references"])
     assert ("", "") == capsys.readouterr()
 
 
 def test_ctrl_c_during_query_prints_no_traceback(mama_structs_node):
     """Ctrl-C during a query prints no traceback."""
     mama_structs_node.faults.add(Fault.hung())
-    with running("demo", "--base-url", mama_structs_node.url) as process:
+    with running("demo", "--references", "--base-url", mama_structs_node.url) as process:
         while not mama_structs_node.in_flight:
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
@@ -202,7 +202,7 @@ def test_closed_pipe_ends_command_quietly():
 
 
 @pytest.mark.parametrize(
-    "arguments", [("demo", "--latency", "0"), ("demo", "--latency", "0", "--json"), ("fake-node", "--port", "0")]
+    "arguments", [("demo",), ("demo", "--latency", "0", "--json"), ("fake-node", "--port", "0")]
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_full_disk_exits_with_1(arguments, unbuffered):
@@ -309,7 +309,7 @@ def test_ctrl_c_during_imports_prints_no_traceback(name):
 def test_output_is_escaped_when_terminal_lacks_unicode(mama_structs_node):
     """Characters outside the terminal's encoding are escaped."""
     mama_structs_node.data.get("player", "1-11")["name"] = "星"
-    arguments = ("demo", "--base-url", mama_structs_node.url, "--player", "1-11")
+    arguments = ("demo", "--references", "--base-url", mama_structs_node.url, "--player", "1-11")
 
     done = run(*arguments, env={**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
 

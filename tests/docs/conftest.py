@@ -258,7 +258,7 @@ def docs(
     if "page" in request.fixturenames:
         for name in needed_by(request.getfixturevalue("page")):
             pytest.importorskip(name, reason=f"the page needs {name}: nox -s hosts runs it")
-    if "page" in request.fixturenames and request.getfixturevalue("page").name == "server.md":
+    if "page" in request.fixturenames and request.getfixturevalue("page").name == "processes-and-postgresql.md":
         monkeypatch.setenv("DATABASE_URL", request.getfixturevalue("database"))
     # Create the temporary directories of a page in the temporary directory of its test.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

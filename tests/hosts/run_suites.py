@@ -6,8 +6,9 @@ own environment in ``.nox/hosts``, with its pinned version. A suite comes from a
 distribution, or from a checkout below ``MAMA_STRUCTS_HOST_TESTS``; without that it is reported as not run. In addition
 to a host's suites, our own tests of its adapter and the code blocks of its page are run.
 
-``--write`` writes the results to docs/hosts.json and the table to docs/hosts.md; ``--table`` only writes the table
-again; ``--newest`` uses the newest release of each host, reports changes, and never fails.
+``--write`` writes the results to docs/internals/hosts.json and the table to docs/internals/hosts.md and
+docs/frameworks/overview.md; ``--table`` only writes the table again; ``--newest`` uses the newest release of each host,
+reports changes, and never fails.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ import attrs
 
 ROOT: Final = Path(__file__).parents[2]
 SUITES: Final = ROOT / "tests" / "hosts" / "suites"
-PAGE_PATH: Final = ROOT / "docs" / "hosts.md"
+PAGE_PATH: Final = ROOT / "docs" / "internals" / "hosts.md"
+# This page has the table without the excused tests.
+OVERVIEW_PATH: Final = ROOT / "docs" / "frameworks" / "overview.md"
 FIGURES: Final = PAGE_PATH.with_suffix(".json")
 HOST_TESTS_VARIABLE: Final = "MAMA_STRUCTS_HOST_TESTS"
 _BEGIN: Final = "<!-- the table: python tests/hosts/run_suites.py --table -->"
@@ -238,8 +241,8 @@ class Environment:
         return all(subprocess.run([*command, *one], cwd=ROOT, check=False).returncode == 0 for one in runs)
 
 
-def table(figures: Mapping[str, Any]) -> list[str]:
-    """Return the lines of the table of all results, followed by the excused tests and their reasons."""
+def table(figures: Mapping[str, Any], *, with_reasons: bool = True) -> list[str]:
+    """Return the lines of the table of all results, by default followed by the excused tests and their reasons."""
     lines = ["| host | suite | versions | passed | excused |", "| --- | --- | --- | --- | --- |"]
     reasons: list[str] = []
     for one in figures["suites"]:
@@ -255,18 +258,26 @@ def table(figures: Mapping[str, Any]) -> list[str]:
         ]
     days = sorted({one["date"] for one in figures["suites"]})
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-    return [*lines, "", "Excused:", "", *reasons, "", f"Run on {when} with Python {figures['python']}."]
+    excused = ["Excused:", "", *reasons, ""] if with_reasons else []
+    return [*lines, "", *excused, f"Run on {when} with Python {figures['python']}."]
 
 
-def write_table() -> None:
-    """Replace the table on the page."""
-    text = PAGE_PATH.read_text(encoding="utf-8")
+def insert_table(text: str, figures: Mapping[str, Any], *, with_reasons: bool = True) -> str:
+    """Return the text of a page with a new table."""
     head, found, rest = text.partition(_BEGIN)
     _, ended, tail = rest.partition(_END)
     if not found or not ended:
-        raise ValueError(f"{PAGE_PATH.name} lacks the lines between which the table stands")
-    body = "\n".join(table(json.loads(FIGURES.read_text(encoding="utf-8"))))
-    PAGE_PATH.write_text(f"{head}{_BEGIN}\n\n{body}\n\n{_END}{tail}", encoding="utf-8")
+        raise ValueError("the page lacks the comments that enclose the table")
+    body = "\n".join(table(figures, with_reasons=with_reasons))
+    return f"{head}{_BEGIN}\n\n{body}\n\n{_END}{tail}"
+
+
+def write_table() -> None:
+    """Replace the tables on both pages."""
+    figures = json.loads(FIGURES.read_text(encoding="utf-8"))
+    for path in (PAGE_PATH, OVERVIEW_PATH):
+        text = insert_table(path.read_text(encoding="utf-8"), figures, with_reasons=path == PAGE_PATH)
+        path.write_text(text, encoding="utf-8")
 
 
 def merged(known: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

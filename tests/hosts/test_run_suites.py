@@ -98,5 +98,5 @@ def test_declared_suites_are_complete(runner):
         assert suite.versions
         assert all((ROOT / one).exists() for one in suite.command if one.startswith("tests/"))
         assert all((HERE / one).exists() for one in suite.tests)
-        assert all((ROOT / "docs" / "how-to" / one).exists() for one in suite.pages)
+        assert all((ROOT / "docs" / "frameworks" / one).exists() for one in suite.pages)
         assert all(reason.strip() for reason in suite.excused.values())

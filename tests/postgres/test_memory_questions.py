@@ -271,7 +271,7 @@ async def test_duplicates_are_not_all_read_or_counted(place, database, monkeypat
 
 def test_table_in_docs_equals_counted_statements():
     """The documentation states the numbers that are tested here."""
-    text = Path(__file__).parents[2].joinpath("docs", "how-to", "server.md").read_text(encoding="utf-8")
+    text = Path(__file__).parents[2].joinpath("docs", "operations", "processes-and-postgresql.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`\w+`.*?) \| (\d+) \|$", text, re.MULTILINE)
 
     assert {name: most for name, (most, _) in {**SAVES, **READS, **ANSWERS}.items()} == {

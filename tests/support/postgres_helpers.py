@@ -66,7 +66,7 @@ def binaries():
 
 def block(heading):
     """Return the first SQL block below a heading of the server guide."""
-    guide = Path(__file__).parents[2].joinpath("docs", "how-to", "server.md").read_text("utf-8")
+    guide = Path(__file__).parents[2].joinpath("docs", "operations", "processes-and-postgresql.md").read_text("utf-8")
     return re.search(rf"^##+ {heading}$.*?```postgresql\n(.*?)```", guide, re.DOTALL | re.MULTILINE)[1]
 
 

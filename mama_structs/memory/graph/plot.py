@@ -75,7 +75,7 @@ class MemoryPlots:
             ax: Axes to draw on.
 
         """
-        chain: Chain = await self._memories.by_topic(topic)
+        chain: Chain = await self._memories.history(topic=topic)
         decided = [memory for memory in chain.memories if memory.type is MemoryType.DECISION][:_MAX_VERSIONS]
         ax = _make_axes(ax, height=0.9 + 0.75 * max(len(decided), 1))
         rows = {memory.id: len(decided) - place for place, memory in enumerate(decided)}
@@ -168,7 +168,7 @@ class MemoryPlots:
 
         Only the twelve topics with the most memories have rows of their own.
         """
-        memories: Sequence[Memory] = await self._memories.recent(limit=_MAX_MEMORIES)
+        memories: Sequence[Memory] = await self._memories.list(limit=_MAX_MEMORIES)
         counts = Counter(memory.topic for memory in memories)
         topics = [topic for topic, _ in counts.most_common() if topic is not None][:_MAX_TOPICS]
         rows = {topic: len(topics) - place for place, topic in enumerate(topics)}

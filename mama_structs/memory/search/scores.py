@@ -7,7 +7,7 @@ Word matches are relative to the best match and to the maximum. Fixed sums of no
 fail on short or on long texts (domain/embedders.md section 2). Good candidates also raise the scores of their
 neighbours in time and of linked memories.
 ``benchmarks/_fitting.py`` fits `ScoreWeights` to several data sets. Each set is evaluated with the weights fitted to
-the others (``benchmarks/retrieval.py --leave-one-out``, docs/explanation/search.md).
+the others (``benchmarks/retrieval.py --leave-one-out``, docs/concepts/search.md).
 """
 
 from __future__ import annotations

@@ -343,7 +343,7 @@ def _build_request(proposal: ProposedRecord, origin: Origin) -> dict[str, Any]:
     links = [{"to_id": link.to_id, "relationship": link.relationship} for link in proposal.links]
     if proposal.type == "decision":
         confidence = {} if proposal.confidence is None else {"confidence": proposal.confidence}
-        given |= {"decision": proposal.content, "reasoning": proposal.reasoning or "", **confidence, "links": links}
+        given |= {"content": proposal.content, "reasoning": proposal.reasoning or "", **confidence, "links": links}
     else:
         given |= {"content": proposal.content, **({"links": links} if proposal.type == "insight" else {})}
     return given if proposal.type == "insight" or proposal.topic is None else {**given, "topic": proposal.topic}
