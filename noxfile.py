@@ -97,16 +97,24 @@ def types(session: nox.Session) -> None:
     _at_once(session, ["mypy"], public, ["pyright", "tests/typing"])
 
 
+# The requirements of tests/docs/test_reference.py and of the shared fixtures.
+DOCS_TEST_REQUIREMENTS = ["pytest>=8", "pytest-asyncio>=0.24", "jsonschema>=4.21"]
+
+
 @nox.session(allow_parallel=True)
 def docs(session: nox.Session) -> None:
     """
-    Execute the notebooks, and build the site in build/site.
+    Execute the notebooks, build the site in build/site, and test the inventory of its reference.
 
     A cell that fails or warns, a broken link, and a page without an entry in a list are errors.
     """
-    session.install("--no-compile", ".[docs,notebook,semantic]")
+    # The site mocks missing frameworks, except these: their adapters use the classes while they are imported.
+    extras = "docs,notebook,semantic,testing,haystack,mcp,openai-agents"
+    session.install("--no-compile", f".[{extras}]", *DOCS_TEST_REQUIREMENTS)
     site = ["sphinx-build", "-q", "-W", "--keep-going", "-d", "build/doctrees", "docs", "build/site"]
     _at_once(session, ["python", "scripts/notebooks.py"], site)
+    inventory = {"MAMA_STRUCTS_TEST_INVENTORY": str(Path("build/site/objects.inv").resolve())}
+    session.run("pytest", "-q", "tests/docs/test_reference.py", env=QUICKLY | inventory)
 
 
 # A brief profile for property tests: the same few examples in each run. `nightly` draws thousands.
@@ -280,14 +288,18 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def hosts(session: nox.Session) -> None:
-    """Run the conformance suites of the frameworks on our adapters, each in its own environment (see docs/internals/hosts.md)."""
+    """
+    Run the conformance suites of the frameworks on our adapters, each in its own environment.
+
+    The page docs/internals/hosts.md has the results.
+    """
     session.install("--no-compile", "attrs")
     session.run("python", "tests/hosts/run_suites.py", *session.posargs)
 
 
 @nox.session(default=False)
 def peers(session: nox.Session) -> None:
-    """Compare this package with others on the same work, each in its own environment, for docs/internals/comparison.md."""
+    """Compare this package with others, each in its own environment, for docs/internals/comparison.md."""
     session.install("--no-compile", ".[semantic,test-server]")
     if not session.posargs:
         session.run("python", "benchmarks/stores.py", "--write")

@@ -5,7 +5,7 @@ Each peer (`_peers`) has its own environment, which pip creates in the temporary
 same texts and vectors as `scale.py`, with generated words. Saves and searches are interleaved. For approximate indexes
 the recall is equalized: each peer uses the smallest `ef` that reaches the required recall.
 
-``--write`` also writes the figures to docs/internals/comparison.json and the table from them into docs/internals/comparison.md; ``--table``
+``--write`` also writes the figures to comparison.json and the table into comparison.md in docs/internals; ``--table``
 only writes the table again.
 """
 
@@ -407,7 +407,9 @@ def main() -> None:
     parser.add_argument(
         "--write", action="store_true", help="also write docs/internals/comparison.json and the table of the page"
     )
-    parser.add_argument("--table", action="store_true", help="only write the table again, from docs/internals/comparison.json")
+    parser.add_argument(
+        "--table", action="store_true", help="only write the table again, from docs/internals/comparison.json"
+    )
     given = parser.parse_args()
     if given.table:
         write_page()

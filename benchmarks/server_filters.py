@@ -67,7 +67,8 @@ def filters(topics: list[str]) -> dict[str, EngineFilter]:
         "type checkpoint": EngineFilter(types=frozenset({KINDS[1]})),
         "type context": EngineFilter(types=frozenset({KINDS[3]})),
         **{
-            f"topic, {place}": EngineFilter(topic=topic) for place, topic in zip(("largest", "smallest"), topics, strict=True)
+            f"topic, {place}": EngineFilter(topic=topic)
+            for place, topic in zip(("largest", "smallest"), topics, strict=True)
         },
         "since, half": EngineFilter(since=half),
         "since, 1 %": EngineFilter(since=late),
@@ -98,7 +99,9 @@ async def time_search(engine: PostgresEngine, vector: Any, where: EngineFilter) 
     return time.perf_counter() - started, found
 
 
-async def compared(approximate: PostgresEngine, exact: PostgresEngine, queries: Any, where: EngineFilter) -> dict[str, Any]:
+async def compared(
+    approximate: PostgresEngine, exact: PostgresEngine, queries: Any, where: EngineFilter
+) -> dict[str, Any]:
     """Run each query on the approximate and the exact engine in turn, and return the figures."""
     passing = await exact.read(lambda reader: reader.count(where))
     recalls, few, fast, slow = [], 0, [], []

@@ -148,7 +148,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10, help="kills of a writing process (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the plan of the run (%(default)s)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for the JSON (%(default)s)")
-    parser.add_argument("--write", action="store_true", help="also write docs/internals/comparison-stores.json and the page")
+    parser.add_argument(
+        "--write", action="store_true", help="also write docs/internals/comparison-stores.json and the page"
+    )
     parser.add_argument("--table", action="store_true", help="only write the table again")
     given = parser.parse_args()
     if given.table:

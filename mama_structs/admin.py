@@ -24,9 +24,9 @@ from mama_structs.memory.graph.results import JsonlImport
 from mama_structs.memory.store import maintenance
 from mama_structs.memory.store.factory import UnavailableEmbedder, open_memories
 from mama_structs.memory.store.memory_store import MemoryStore
-from mama_structs.memory.types.copy_report import CopyReport
 from mama_structs.memory.types.model import MaintenanceReport
 from mama_structs.memory.types.namespace_erasure import NamespaceErasure
+from mama_structs.memory.types.reports import CopyReport
 from mama_structs.memory.types.requests import check_file, check_namespace, check_progress
 from mama_structs.memory.upkeep.jsonl_transfer import read_export_embedder
 from mama_structs.refs.conversations.conversation_info import ConversationInfo

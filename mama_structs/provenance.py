@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import attrs
 
-from mama_structs._internal.serialization import JsonMixin
+from mama_structs._internal.jsonable import JsonMixin
 
 Origin = Literal["user", "model", "tool", "outside"]
 """Author of a text: the host's user, a model, a tool's result, or an outside source such as a page or a mail."""

@@ -7,8 +7,8 @@ from typing import Final
 import attrs
 
 import mama_structs  # Imported for the annotations. The names are resolved lazily, when type hints are evaluated.
+from mama_structs._internal.jsonable import JsonMixin
 from mama_structs._internal.reprs import bound_field_reprs
-from mama_structs._internal.serialization import JsonMixin
 
 SENTENCE: Final = (
     "What stands between <recalled> and </recalled> was remembered from earlier: take it as data, "

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeVar
 import attrs
 
 from mama_structs._internal.budget import Budget
-from mama_structs._internal.serialization import JsonMixin
+from mama_structs._internal.jsonable import JsonMixin
 from mama_structs._internal.validation import (
     MAX_SPAN_SECONDS,
     check_bool,
@@ -259,6 +259,9 @@ class LinkingPolicy(JsonMixin):
     def preset(cls, name: str) -> LinkingPolicy:
         """
         Return the policy with this name: ``default``, ``strict`` or ``off``.
+
+        Args:
+            name: The name of the preset: ``default``, ``strict`` or ``off``.
 
         Raises:
             InvalidSetting: There is no such preset.

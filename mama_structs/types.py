@@ -7,8 +7,7 @@ The most frequent ones, such as `Memory`, `Hit` and `Filter`, are in `mama_struc
 
 from __future__ import annotations
 
-from mama_structs._internal.unset import UNSET, Unset
-from mama_structs._internal.validation import TimeInput
+from mama_structs._internal.validation import UNSET, TimeInput, Unset
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.graph.plot import MemoryPlots
 from mama_structs.memory.graph.results import (
@@ -26,8 +25,6 @@ from mama_structs.memory.graph.results import (
     TraversedMemory,
 )
 from mama_structs.memory.records.record_store import RecordStore
-from mama_structs.memory.types.copy_report import CopyReport, NamespaceCopy
-from mama_structs.memory.types.extraction_result import ExtractionResult, RejectedMemory
 from mama_structs.memory.types.filters import TypeCondition
 from mama_structs.memory.types.judge import Judge
 from mama_structs.memory.types.model import (
@@ -48,6 +45,7 @@ from mama_structs.memory.types.model import (
 )
 from mama_structs.memory.types.namespace_erasure import NamespaceErasure
 from mama_structs.memory.types.record import NewRecord, Record, RecordHit
+from mama_structs.memory.types.reports import CopyReport, ExtractionResult, NamespaceCopy, RejectedMemory
 from mama_structs.memory.types.reranker import Reranker
 from mama_structs.recall import Conflict
 from mama_structs.references.matches import IdMatch

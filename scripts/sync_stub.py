@@ -23,7 +23,7 @@ from typing import Any
 import mama_structs
 from mama_structs import admin as async_admin
 from mama_structs import sync
-from mama_structs._internal.call_hints import is_hint
+from mama_structs._internal.hints.call_hints import is_hint
 from mama_structs._internal.sync_proxy import SyncProxy
 from mama_structs.adapters import mem0
 

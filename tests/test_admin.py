@@ -21,7 +21,7 @@ from killing_helpers import killed_commands
 from memory_helpers import SMALL
 from postgres_helpers import administer, database, postgres, prepared
 
-from mama_structs import HashEmbedder, Session, Settings, admin, as_embedder
+from mama_structs import HashEmbedder, Session, Settings, admin, as_embedder, sync
 from mama_structs.errors import (
     InvalidArgument,
     MamaStructsError,
@@ -670,3 +670,15 @@ async def test_interrupted_functions_leave_data_whole(place):
                 await task
         assert (await admin.check(place)).ok
         assert expected == await contents(place)
+
+
+def test_sync_admin_deletes_namespace(place):
+    for name in ("default", "bob"):
+        with sync.Session.open(place, namespace=name, embedder=SMALL) as session:
+            session.memories.save(f"a fact of {name}")
+            with pytest.raises(StoreBusy):
+                sync.admin.delete_namespace(place, name)
+    receipt = sync.admin.delete_namespace(place, "bob")
+
+    assert {"insight": 1} == receipt.memories
+    assert ("default",) == sync.admin.list_namespaces(place)

@@ -51,6 +51,9 @@ RENAMED = {
     ("ModelRequest", "said"): "transcript",
     ("ModelRequest", "sent"): "options",
     ("MemoryMachine", "known"): "acknowledged",
+    ("SessionMachine", "what_was_acknowledged_is_there"): "acknowledged_data_is_readable",
+    ("MemoryMachine", "what_was_acknowledged_is_there"): "acknowledged_data_is_readable",
+    ("MemoryMachine", "the_memories_are_those_that_were_acknowledged"): "memories_equal_acknowledged_memories",
     ("Fault", "cut"): "cut_off",
     ("recalling", ""): "add_recall",
 }

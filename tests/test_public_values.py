@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import mama_structs
 from mama_structs import importers, settings, types
-from mama_structs._internal.serialization import JsonMixin
+from mama_structs._internal.jsonable import JsonMixin
 from mama_structs.memory.graph.results import Page, Results
 from mama_structs.memory.types.model import METADATA_TYPES
 

@@ -90,7 +90,7 @@ class AmbiguousNames(SphinxPostTransform):
                 node.replace_self(node.children)
             else:
                 # Look the name up in its module and class only.
-                node["refspecific"] = False
+                node.attributes.pop("refspecific", None)
 
 
 def resolve_short_name(app: Sphinx, _env: BuildEnvironment, node: pending_xref, content: Element) -> Any:

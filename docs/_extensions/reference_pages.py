@@ -20,8 +20,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import attrs
-from sphinx.util import logging
 from sphinx.ext.autodoc.mock import mock
+from sphinx.util import logging
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -127,6 +127,13 @@ def _find_homes() -> dict[int, str]:
     return homes
 
 
+def _describe_type(value: object) -> str:
+    """Return the name of a constant's type, or the text of a type alias."""
+    if type(value).__module__ in ("typing", "types", "collections.abc"):
+        return str(value).replace("typing.", "")
+    return type(value).__name__
+
+
 def render_module(module_name: str) -> str:
     """Return the autodoc directives for a module, as a MyST block."""
     lines = [f".. automodule:: {module_name}", "   :no-members:", ""]
@@ -150,7 +157,7 @@ def render_module(module_name: str) -> str:
         elif inspect.isroutine(value):
             lines += [f".. autofunction:: {full_name}", ""]
         else:
-            lines += [f".. autodata:: {full_name}", "   :no-value:", ""]
+            lines += [f".. py:data:: {name}", f"   :module: {module_name}", f"   :type: {_describe_type(value)}", ""]
     if elsewhere:
         lines += ["Documented on other pages: " + ", ".join(f":py:obj:`~{name}`" for name in elsewhere) + ".", ""]
     return "\n".join(("```{eval-rst}", *lines, "```"))
@@ -173,7 +180,9 @@ def _render_table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 def _read_arguments(docstring: str) -> dict[str, str]:
     """Return the descriptions in the section ``Args:`` of a docstring."""
     section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", inspect.cleandoc(docstring), re.MULTILINE | re.DOTALL)
-    found = re.findall(r"^ {4}(\w+)(?: \(.*?\))?: (.*?)(?=^ {4}\S|\Z)", section[1] if section else "", re.M | re.S)
+    found = re.findall(
+        r"^ {4}(\w+)(?: \(.*?\))?: (.*?)(?=^ {4}\S|\Z)", section[1] if section else "", re.MULTILINE | re.DOTALL
+    )
     return {name: " ".join(text.split()) for name, text in found}
 
 

@@ -49,7 +49,7 @@ def _raise_hint(package: str, name: str) -> None:
     An `AttributeError` would not do: ``from package import name`` replaces its message.
     """
     if package == "mama_structs" and not name.startswith("_"):
-        from mama_structs._internal.peer_names import MODULE_NAMES  # noqa: PLC0415 - only for errors
+        from mama_structs._internal.hints.peer_names import MODULE_NAMES  # noqa: PLC0415 - only for errors
 
         if name in MODULE_NAMES:
             raise ImportError(f"{package} has no {name!r}. Use {MODULE_NAMES[name]}.", name=package)

@@ -17,8 +17,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from mama_structs._internal.peer_names import VALUE_ATTRIBUTES
-from mama_structs._internal.serialization import JsonMixin
+from mama_structs._internal.hints.peer_names import VALUE_ATTRIBUTES
+from mama_structs._internal.jsonable import JsonMixin
 
 MAX_LINE_COLUMNS: Final = 120
 """Maximum number of columns of a line."""

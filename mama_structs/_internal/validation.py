@@ -9,6 +9,7 @@ Each function returns the value, or raises `InvalidArgument` with the argument's
 
 from __future__ import annotations
 
+import enum
 import math
 import numbers
 import operator
@@ -16,7 +17,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Final, SupportsIndex, TypeAlias, TypeGuard, TypeVar
+from typing import Any, Final, Literal, SupportsIndex, TypeAlias, TypeGuard, TypeVar
 
 from mama_structs.errors import InvalidArgument, InvalidSetting, repr_short
 
@@ -288,3 +289,19 @@ def setting_validator(check: Callable[..., object], *args: Any, **rules: Any) ->
 
 def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+class _Unset(enum.Enum):
+    UNSET = "UNSET"
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+UNSET: Final = _Unset.UNSET
+"""Stands for an argument that is not given."""
+Unset: TypeAlias = Literal[_Unset.UNSET]
+"""The type of `UNSET`."""

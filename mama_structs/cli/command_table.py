@@ -102,9 +102,7 @@ def create_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argumen
     version = importlib.metadata.version("mama-structs")
     parser.add_argument("--version", action="version", version=f"mama-structs {version}")
     # Add commands without help, so that argparse does not list them. The overview lists them by purpose.
-    commands = parser.add_subparsers(
-        title="command", required=True, metavar="COMMAND", help="see below"
-    )
+    commands = parser.add_subparsers(title="command", required=True, metavar="COMMAND", help="see below")
     groups: dict[str, Any] = {"": commands}
     parsers: dict[str, argparse.ArgumentParser] = {}
     for path, (command, *members) in _COMMANDS.items():
@@ -210,9 +208,7 @@ _TOPIC: Final = ("--topic TOPIC", "only memories of this topic")
 _ID: Final = ("id ID", "a memory's id")
 _REPORT: Final = ("--json", "print the report as one JSON object")
 _EMBEDDERS: Final = ("semantic", "hash")
-_EMBEDDER_HELP: Final = (
-    "semantic: the sentence encoder of the extra 'semantic'; hash: words only, always available"
-)
+_EMBEDDER_HELP: Final = "semantic: the sentence encoder of the extra 'semantic'; hash: words only, always available"
 _IMPORT_SOURCES: Final = ("mem0", "langgraph", "mcp-memory", "basic-memory")
 _SOURCE_HELP: Final = (
     "mem0: Qdrant's folder, history.db, or the JSON of get_all(); langgraph: the file of a SqliteStore; "

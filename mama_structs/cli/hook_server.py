@@ -250,7 +250,7 @@ class HookServer:
         few: Any = None if self._is_warm else _ResumeDetector()
         return (
             await build_recall(
-                memories, message, recall_log=told, exposure=few, is_resuming=not message, max_chars=max_chars
+                memories, message, recall_log=told, tool_selector=few, is_resuming=not message, max_chars=max_chars
             )
         ).text
 

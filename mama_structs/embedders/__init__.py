@@ -123,6 +123,10 @@ class ServiceEmbedder(CalibratingEmbedder):
         """
         Return a vector for each text. Each request contains as many texts as the service accepts.
 
+        Args:
+            texts: The texts, in order.
+            kind: ``"document"`` for stored texts, ``"query"`` for queries.
+
         Raises:
             EmbeddingFailed: The provider's package is not installed, or a vector is missing.
 
@@ -291,6 +295,11 @@ class SentenceTransformerEmbedder(CalibratingEmbedder):
         Return a unit vector for each text.
 
         If the model has separate encode methods for queries and documents, they are used.
+
+        Args:
+            texts: The texts, in order.
+            kind: ``"document"`` for stored texts, ``"query"`` for queries.
+
         """
         encode = getattr(self.model, f"encode_{kind}", None) or self.model.encode
         given = encode(
@@ -420,6 +429,10 @@ class OnnxEmbedder(CalibratingEmbedder):
         """
         Return a unit vector for each text.
 
+        Args:
+            texts: The texts, in order.
+            kind: ``"document"`` for stored texts, ``"query"`` for queries.
+
         Raises:
             EmbeddingFailed: The extra ``onnx`` is not installed, or a file is missing.
 
@@ -471,6 +484,10 @@ class OnnxReranker:
     def rerank(self, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
         """
         Return the model's score for each text. For most cross-encoders the score is a log-odds value.
+
+        Args:
+            query: The query.
+            texts: The texts to score.
 
         Raises:
             RerankingFailed: The extra ``onnx`` is not installed, a file is missing, or the model is not a

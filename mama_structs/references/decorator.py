@@ -320,9 +320,7 @@ class ToolDecorator:
             given: dict[str, Any] = (
                 {name: kwargs.pop(name) for name in ALL_PARAMETERS if name in kwargs} if kwargs else {}
             )
-            asked = self._prepare_request(given, name)
-            if asked is not None:
-                await self._check_ready(asked, tool)
+            asked = await self._prepare_request(given, name, tool)
             if (progress := call_progress.get()) is not None:
                 progress.start(function)
             if asked is None and not is_model_call.get():
@@ -396,8 +394,14 @@ class ToolDecorator:
         base = session.reference_options
         return session.resolver, self.options if base is None else _merge_defaults(base, self.decorator_arguments)
 
-    def _prepare_request(self, reference_arguments: dict[str, Any], name: str) -> ReferenceRequest | None:
-        """Return the resolver and options of one call, or None if it requests no references."""
+    async def _prepare_request(
+        self, reference_arguments: dict[str, Any], name: str, tool: Callable[..., Any]
+    ) -> ReferenceRequest | None:
+        """
+        Return the resolver and options of one call of *tool*, or None if it requests no references.
+
+        Errors of the request are raised before the tool runs.
+        """
         if len(reference_arguments) == 1 and reference_arguments.get("include_references") is False:
             # Fast path: models often pass this argument, and creating the options takes 5 microseconds.
             return None
@@ -420,7 +424,9 @@ class ToolDecorator:
             if name not in self.warned_tools:
                 self.warned_tools.add(name)
                 _log.warning("%s", error)
-        return ReferenceRequest(resolver, options, ceilings)
+        request = ReferenceRequest(resolver, options, ceilings)
+        await self._check_ready(request, tool)
+        return request
 
     async def _check_ready(self, asked: ReferenceRequest, tool: Callable[..., Any]) -> None:  # noqa: ARG002
         """Raise the errors of a request before *tool* runs."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self
 import attrs
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.serialization import JsonMixin
+from mama_structs._internal.jsonable import JsonMixin
 from mama_structs.errors import InvalidArgument, repr_short
 
 MAX_DEPTH = 2

@@ -32,7 +32,7 @@ from mama_structs.references.matches import FieldRule, IdMatch, ScanResult
 from mama_structs.references.options import Kind, ReferenceOptions, Scope, check_kind, check_primary
 from mama_structs.references.payload_shape import PayloadShape, classify_payload
 from mama_structs.references.results import NOT_FOUND, Counters, Failure, ResolverStats, SourceAnswer, SourceOutcome
-from mama_structs.references.schemes import EntitySource, IdScheme, check_sources
+from mama_structs.references.schemes import EntitySource, IdScheme, Source, check_sources
 from mama_structs.references.section import (
     MEMORIES_KEY,
     OMITTED_EARLIER,
@@ -82,7 +82,7 @@ class Resolver:
 
     def __init__(
         self,
-        sources: Iterable[EntitySource] = (),
+        sources: Iterable[Source | EntitySource] = (),
         *,
         settings: ReferenceSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -115,7 +115,7 @@ class Resolver:
 
     def _joined_by(
         self,
-        sources: Iterable[EntitySource],
+        sources: Iterable[Source | EntitySource],
         *,
         recall: RecallDecisions | None = None,
         strange: Callable[[], Iterable[IdScheme]] = tuple,
@@ -223,6 +223,9 @@ class Resolver:
 
         The answer comes from a new query, from one in flight, or from one sent within the last second.
         Built-in tools use this method, so that their queries are counted and shared. It waits without a timeout.
+
+        Args:
+            entity_id: The id of an entity.
 
         Raises:
             NoSource: No source answers for such ids.

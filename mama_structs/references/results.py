@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs._internal.serialization import JsonMixin
+from mama_structs._internal.jsonable import JsonMixin
 from mama_structs.errors import (
     EntityNotFound,
     MamaStructsError,
@@ -169,7 +169,7 @@ class ResolverStats(JsonMixin):
         references: Number of returned references.
         follow_up_calls_saved: Calls that the agent would have needed to look up every id it received. It counts each
             resolved id once, and not at all if it is one of the last 10,000 ids that this resolver returned before,
-            as a reference or as a tool's answer to `query`.
+            as a reference or as a tool's answer to `fetch`.
 
     """
 

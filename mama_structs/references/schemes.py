@@ -29,6 +29,7 @@ TypeOf = Callable[[str], str | None] | Mapping[str, str]
 FetchMany = Callable[[list[str]], Awaitable[Mapping[str, Mapping[str, Any] | Exception]]]
 # The host may pass async or synchronous functions.
 AnyFetch = Fetch | Callable[[str], Mapping[str, Any]]
+AnyOptionalFetch = Callable[[str], Awaitable[Mapping[str, Any] | None]] | Callable[[str], Mapping[str, Any] | None]
 AnyFetchMany = FetchMany | Callable[[list[str]], Mapping[str, Mapping[str, Any] | Exception]]
 
 
@@ -354,7 +355,7 @@ class Source:
     def from_function(
         cls,
         type: str,  # noqa: A002 - the word of the API
-        fetch: AnyFetch | Callable[[str], Mapping[str, Any] | None],
+        fetch: AnyOptionalFetch,
         *,
         fields: str | Collection[str],
     ) -> Self:
@@ -384,7 +385,14 @@ class Source:
         return cls(IdScheme(name=type, fields=dict.fromkeys(names, type)), fetch=_raise_if_none(fetch))
 
     def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - required by the protocol
-        """Return the answer unchanged, because a host's mapping already contains the entity's fields."""
+        """
+        Return the answer unchanged, because a host's mapping already contains the entity's fields.
+
+        Args:
+            entity_id: The id of an entity.
+            answer: The answer of the source.
+
+        """
         return answer
 
     async def close(self) -> None:

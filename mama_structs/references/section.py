@@ -11,9 +11,8 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from mama_structs._internal.jsonable import as_mapping, copy_containers, measure_json_bytes
+from mama_structs._internal.jsonable import JsonMixin, as_mapping, copy_containers, measure_json_bytes
 from mama_structs._internal.reprs import MAX_HTML_ENTRIES, format_heading, format_table, wrap_html
-from mama_structs._internal.serialization import JsonMixin
 from mama_structs.references.detection import META_KEY, SECTION_KEY, IdDetector
 from mama_structs.references.matches import FieldRule, ScanResult
 from mama_structs.references.options import ReferenceOptions, Scope

@@ -24,7 +24,7 @@ from mama_structs.memory.types.requests import check_scopes
 from mama_structs.memory.types.reranker import Reranker
 from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.resolver import Resolver
-from mama_structs.references.schemes import EntitySource, check_sources
+from mama_structs.references.schemes import EntitySource, Source, check_sources
 from mama_structs.refs.conversations.conversation_log import check_conversation_name
 from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.session.backend import Backend, OpenConversation
@@ -106,7 +106,7 @@ class OpenRequest:
     reference_options: ReferenceOptions | None
     resolver: Resolver | None
     structs: Any
-    sources: Iterable[EntitySource]
+    sources: Iterable[Source | EntitySource]
     all_sources: tuple[EntitySource, ...] = attrs.field(init=False)
     location: Path | str | None = attrs.field(converter=attrs.converters.optional(check_location))
     conversation: str | None = attrs.field(converter=attrs.converters.optional(check_conversation_name))
@@ -170,7 +170,7 @@ class OpenRequest:
             ]
             location = self.location if isinstance(self.location, Path) else home.location
             shared = SharedState(home, location, memories, resolver, self.reference_options, loop, closing, tools)
-            return kind(shared, entered, settings=self.settings, exposure=self.tool_selector)
+            return kind(shared, entered, settings=self.settings, tool_selector=self.tool_selector)
         except BaseException:
             if entered is not None:
                 closing.push_async_callback(home.close_conversation, entered)

@@ -92,7 +92,7 @@ async def build_recall(
     message: object,
     *,
     recall_log: RecallLog | None = None,
-    exposure: ToolSelector | None = None,
+    tool_selector: ToolSelector | None = None,
     is_resuming: bool = False,
     max_chars: int = 2_000,
 ) -> Recall:
@@ -103,7 +103,7 @@ async def build_recall(
         memories: The store to search.
         message: As for `Session.recall`.
         recall_log: Log of the facts that were already recalled; None for an empty log that is not stored.
-        exposure: Detects if the message continues earlier work; None for the built-in cues.
+        tool_selector: Detects if the message continues earlier work; None for the built-in cues.
         is_resuming: Whether to treat any message as a continuation, as at the start of a conversation.
         max_chars: As for `Session.recall`.
 
@@ -116,7 +116,7 @@ async def build_recall(
         hits, _ = await memories._search_for_prompt(text, limit=MAX_HITS, bounds=RECALL_BOUNDS)
         # Run in a thread: the first call in a process compiles the cues, which takes a quarter of a second.
         is_resuming = (
-            is_resuming or (await run_in_own_thread(functools.partial(_detect_kind, text, exposure))) == "resuming"
+            is_resuming or (await run_in_own_thread(functools.partial(_detect_kind, text, tool_selector))) == "resuming"
         )
     if not hits and not is_resuming:
         return Recall()
@@ -141,12 +141,12 @@ def _get_query(message: object) -> str:
     return _truncate_query(extract_user_text(message)).encode("utf-8", "replace").decode()
 
 
-def _detect_kind(text: str, exposure: ToolSelector | None) -> str | None:
-    return (exposure or _get_default_exposure()).detect(text).kind
+def _detect_kind(text: str, tool_selector: ToolSelector | None) -> str | None:
+    return (tool_selector or _get_default_tool_selector()).detect(text).kind
 
 
 @functools.cache
-def _get_default_exposure() -> ToolSelector:
+def _get_default_tool_selector() -> ToolSelector:
     # Create the default `ToolSelector` once per process, because validating the cues takes longer than matching them.
     return ToolSelector()
 

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 import attrs
 
 import mama_structs  # for annotations only; its names are imported when a session opens or type hints are evaluated
-from mama_structs._internal import peer_names
-from mama_structs._internal.call_hints import with_call_hints
 from mama_structs._internal.event_loop import enter_session, leave_session, open_sessions, run_in_own_thread
+from mama_structs._internal.hints import peer_names
+from mama_structs._internal.hints.call_hints import with_call_hints
 from mama_structs._internal.offload import measure_input, run_inline_or_in_thread
 from mama_structs._internal.reprs import StatsTable, escape_html, format_count, format_heading, format_table, wrap_html
 from mama_structs._internal.telemetry import instrument
 from mama_structs.errors import InvalidArgument, SessionClosed
-from mama_structs.memory.types.extraction_result import ExtractionResult
 from mama_structs.memory.types.judge import Judge
+from mama_structs.memory.types.reports import ExtractionResult
 from mama_structs.memory.types.reranker import Reranker
 from mama_structs.provenance import Origin
 from mama_structs.recall import Recall
 from mama_structs.references.decorator import ReferenceDecorator, make_decorator
 from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.resolver import Resolver
-from mama_structs.references.schemes import EntitySource
+from mama_structs.references.schemes import EntitySource, Source
 from mama_structs.refs.markup.parser import Event
 from mama_structs.settings import Settings
 from mama_structs.tools.pass_by_reference import ResolvedArguments
@@ -57,15 +57,16 @@ class Session:
 
     Attributes:
         settings: The given settings; descriptors are disabled if the tool profile lacks ``read_fd``.
-        location: The session's directory, or its server's address without the password; None for a temporary session.
+        location: The session's directory, or its server's URL without the password; None for a temporary session.
+        namespace: Namespace of the memories, records and conversations.
         conversation: Name of the conversation, with which `open` continues it.
         memories: Decisions, checkpoints, insights and contexts; forks share them.
         records: JSON values that hosts store under labels and a key; forks share them.
         refs: The store of refs and descriptors.
         resolver: Resolves references; forks share it.
-        references: Defaults and ceilings of tools that add references, as given to `open`; None for the built-in ones.
+        reference_options: Defaults and ceilings of tools that add references; None for the built-in ones.
         tools: All tools, including those that the model does not see.
-        exposed: The tools that the model sees.
+        exposed_tools: The tools that the model sees.
 
     """
 
@@ -75,7 +76,7 @@ class Session:
         conversation: Any,
         *,
         settings: Settings,
-        exposure: mama_structs.ToolSelector | None,
+        tool_selector: mama_structs.ToolSelector | None,
         inherited_tools: Iterable[mama_structs.Tool] | None = None,
     ) -> None:
         from mama_structs.memory.records.record_store import RecordStore  # noqa: PLC0415 - lazy import
@@ -86,7 +87,7 @@ class Session:
 
         self._shared: SharedState = common
         self._conversation: OpenConversation = conversation
-        self._exposure = exposure
+        self._tool_selector = tool_selector
         self.settings: Settings = settings
         self.location: Path | str | None = common.location
         self.conversation: str = conversation.key.name
@@ -106,7 +107,9 @@ class Session:
             inherited=inherited_tools,
         )
         self.tools: mama_structs.ToolSet = self._tool_calls.tools
-        self.exposed_tools: ExposedTools = ExposedTools(self.tools, exposure=exposure, mode=settings.tools.dynamic)
+        self.exposed_tools: ExposedTools = ExposedTools(
+            self.tools, selector=tool_selector, mode=settings.tools.dynamic
+        )
         self._observe_lock = asyncio.Lock()
         self._close_task: asyncio.Task[None] | None = None
         common.users += 1
@@ -119,7 +122,7 @@ class Session:
         location: str | os.PathLike[str] | None = None,
         *,
         structs: str | Any | None = None,
-        sources: Iterable[EntitySource] = (),
+        sources: Iterable[Source | EntitySource] = (),
         embedder: mama_structs.Embedder | None = None,
         reranker: Reranker | None = None,
         judge: Judge | None = None,
@@ -254,7 +257,7 @@ class Session:
         Return the names of the tools that `tools_for` selects, most relevant first.
 
         For providers that restrict the choice without changing the tool list, as ``allowed_tools`` does: prompt caches
-        and runs depend on that list. It does not change the results of `tools` and `exposed`.
+        and runs depend on that list. It does not change the results of `tools` and `exposed_tools`.
 
         Args:
             message: As for `tools_for`.
@@ -278,11 +281,11 @@ class Session:
         An argument ``{"$ref": "ref:x"}`` is replaced by the text of the handle, up to 100 levels deep.
         In parameters that accept any text, or a list of texts, a text that is exactly ``ref:x`` or ``fd:1`` is
         replaced, too, and so is ``{{ref:x}}`` or ``{{ref:x:10-20}}`` (lines) inside a longer text. A preceding
-        backslash, or ``resolve=False`` of the tool, prevents it. The log, and an adapter's answer to the model, name
-        the inserted handles; see `resolved`. The compact JSON of the answer fits into the budget of the settings. A
-        longer result is truncated by its structure and says so under ``shortened``; handles give the rest; see
-        `RefStore.wrap`. References may use half of the budget, and lose fields before they are omitted. Each part of
-        the result without a JSON form is replaced by a text that says that the tool has run.
+        backslash, or ``resolves_handles=False`` of the tool, prevents it. The log, and an adapter's answer to the
+        model, name the inserted handles; see `resolve_arguments`. The compact JSON of the answer fits into the budget
+        of the settings. A longer result is truncated by its structure and says so under ``shortened``; handles give
+        the rest; see `RefStore.wrap`. References may use half of the budget, and lose fields before they are omitted.
+        Each part of the result without a JSON form is replaced by a text that says that the tool has run.
 
         Args:
             tool_name: Name of one of `tools`, or of a deprecated tool; wire names such as ``save__decision`` work, too.
@@ -347,7 +350,7 @@ class Session:
         about = {"data_source__id": namespace, "conversation__id": self.conversation}
         with instrument("retrieval", namespace, **about):
             return await build_recall(
-                self.memories, message, recall_log=recall_log, exposure=self._exposure, max_chars=max_chars
+                self.memories, message, recall_log=recall_log, tool_selector=self._tool_selector, max_chars=max_chars
             )
 
     def was_recalled(self, text: str) -> bool:
@@ -411,7 +414,7 @@ class Session:
         message are reported to the model with the next tool result of an adapter.
 
         Args:
-            message: See `RefStore.ingest`. Any size is accepted; a large message is processed in a thread.
+            message: See `RefStore.observe`. Any size is accepted; a large message is processed in a thread.
 
         Raises:
             InvalidArgument: *message* is not a model's answer; nothing was stored.
@@ -504,7 +507,7 @@ class Session:
             self._shared,
             forked,
             settings=self.settings,
-            exposure=self._exposure,
+            tool_selector=self._tool_selector,
             inherited_tools=[tool for tool in self.tools.values() if not self._tool_calls.is_own(tool)],
         )
         for name in set(session.tools) - set(self.tools):

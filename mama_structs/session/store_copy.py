@@ -22,7 +22,7 @@ import attrs
 from mama_structs._internal.event_loop import run_in_own_thread, run_to_completion
 from mama_structs._internal.offload import InputSize, run_inline_or_in_thread
 from mama_structs.errors import InvalidArgument, StoreDamaged, UnknownNamespace
-from mama_structs.memory.types.copy_report import CopyReport, NamespaceCopy
+from mama_structs.memory.types.reports import CopyReport, NamespaceCopy
 from mama_structs.memory.upkeep.namespace_copy import CopyDigest, NamespaceCopier, raise_store_mismatch
 from mama_structs.refs.conversations.conversation_log import START_PREFIX
 from mama_structs.refs.conversations.transfer_rows import VOLATILE_PREFIXES, TransferRows, select_transfer_rows

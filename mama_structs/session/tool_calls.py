@@ -120,7 +120,9 @@ class ToolCalls:
         # Compare versions to detect new handles. Their number may stay equal, because new answers replace old ones.
         version, inserted = self._refs._version, None
         try:
-            resolved = await self._refs._run_read(load, lambda refs: substitute_handles(given_arguments, tool, refs.get))
+            resolved = await self._refs._run_read(
+                load, lambda refs: substitute_handles(given_arguments, tool, refs.get)
+            )
         except (DescriptorError, InvalidArgument) as error:
             if tool._on_error is None:
                 raise

@@ -19,8 +19,8 @@ from urllib.parse import quote
 import attrs
 
 from mama_structs._internal.event_loop import LoopGuard
-from mama_structs._internal.urls import parse_base_url
 from mama_structs.errors import EntityNotFound, InvalidArgument, MalformedResponse, SessionClosed, repr_short
+from mama_structs.references.http_api import parse_base_url
 from mama_structs.references.rate_limit import RateLimiter, get_rate_limiter
 from mama_structs.references.schemes import INFORMATIVE_FIELD_NAMES, EntitySource, IdScheme
 

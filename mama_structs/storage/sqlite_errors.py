@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import attrs
 
-from mama_structs._internal.serialization import JsonMixin
+from mama_structs._internal.jsonable import JsonMixin
 from mama_structs.errors import StoreDamaged, StoreError, StoreReadOnly
 from mama_structs.storage.files import DATABASE_FILE, disk_full_error, from_os
 

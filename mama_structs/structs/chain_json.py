@@ -139,7 +139,7 @@ def _format_value(value: Any) -> str:
     return repr(value)
 
 
-_MAPPING_FIELDS = ("extra", "as_written")
+_MAPPING_FIELDS = ("extra", "wire_names")
 _BASE_FIELDS = frozenset(attribute.name for attribute in attrs.fields(StructsModel))
 
 

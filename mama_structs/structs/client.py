@@ -11,8 +11,8 @@ import attrs
 
 from mama_structs._internal import validation as _check
 from mama_structs._internal.event_loop import LoopGuard
-from mama_structs._internal.urls import parse_base_url
 from mama_structs.errors import EntityNotFound, InvalidArgument, SessionClosed
+from mama_structs.references.http_api import parse_base_url
 from mama_structs.references.rate_limit import RateLimiter, get_rate_limiter
 from mama_structs.structs import entities, routes
 from mama_structs.structs.answers import (
@@ -263,7 +263,14 @@ class StructsClient:
         )
 
     async def infusion(self, destination_id: EntityIdLike, address: str) -> Answer[entities.Infusion]:
-        """Return the infusion that an address made into a reactor or struct."""
+        """
+        Return the infusion that an address made into a reactor or struct.
+
+        Args:
+            destination_id: The id of the destination.
+            address: The address of an account.
+
+        """
         to, payer = str(parse_entity_id(destination_id, *_INFUSION_TYPES)), routes.check_address(address)
         asked = f"{to}-{payer}"
         return await self._fetch_model(
@@ -275,6 +282,10 @@ class StructsClient:
         Return the player on whose behalf an address acts.
 
         The player of an unknown address is None.
+
+        Args:
+            address: The address of an account.
+
         """
         text = routes.check_address(address)
         return await self._fetch_model(AddressAnswer, "address", text, requested_id=text, address=text)
@@ -294,7 +305,14 @@ class StructsClient:
         return (await self._fetch_model(Answer[entities.GridRecord], "grid", text, requested_id=text)).entity
 
     async def struct_attribute(self, struct_id: EntityIdLike, name: StructAttribute | str) -> int:
-        """Return one attribute of a struct; 0 for an unknown struct."""
+        """
+        Return one attribute of a struct; 0 for an unknown struct.
+
+        Args:
+            struct_id: The id of a struct.
+            name: The name of the attribute.
+
+        """
         asked, attribute = (
             str(parse_entity_id(struct_id, EntityType.STRUCT)),
             routes.parse_attribute_name(name, StructAttribute),
@@ -304,7 +322,14 @@ class StructsClient:
         ).attribute
 
     async def planet_attribute(self, planet_id: EntityIdLike, name: PlanetAttribute | str) -> int:
-        """Return one attribute of a planet; 0 for an unknown planet."""
+        """
+        Return one attribute of a planet; 0 for an unknown planet.
+
+        Args:
+            planet_id: The id of a planet.
+            name: The name of the attribute.
+
+        """
         asked, attribute = (
             str(parse_entity_id(planet_id, EntityType.PLANET)),
             routes.parse_attribute_name(name, PlanetAttribute),
@@ -377,23 +402,49 @@ class StructsClient:
         Iterate over a player's planets.
 
         The node scans all planets for it: prefer `Player.planet_id`.
+
+        Args:
+            player_id: The id of a player.
+            page_size: The number of entities per request.
+
         """
         return self._iter_records(page_size, "planet_by_player", entities.Planet, player_id, EntityType.PLAYER)
 
     def addresses_by_player(self, player_id: EntityIdLike, *, page_size: int = 100) -> RecordIterator[entities.Address]:
-        """Iterate over a player's addresses. The node scans all addresses to find them."""
+        """
+        Iterate over a player's addresses. The node scans all addresses to find them.
+
+        Args:
+            player_id: The id of a player.
+            page_size: The number of entities per request.
+
+        """
         return self._iter_records(page_size, "address_by_player", entities.Address, player_id, EntityType.PLAYER)
 
     def permissions_by_object(
         self, object_id: EntityIdLike, *, page_size: int = 100
     ) -> RecordIterator[entities.PermissionRecord]:
-        """Iterate over the permissions on an object. The node scans all permissions to find them."""
+        """
+        Iterate over the permissions on an object. The node scans all permissions to find them.
+
+        Args:
+            object_id: The id of an entity.
+            page_size: The number of entities per request.
+
+        """
         return self._iter_records(page_size, "permission/object", entities.PermissionRecord, object_id)
 
     def permissions_by_player(
         self, player_id: EntityIdLike, *, page_size: int = 100
     ) -> RecordIterator[entities.PermissionRecord]:
-        """Iterate over the permissions of a player. The node scans all permissions to find them."""
+        """
+        Iterate over the permissions of a player. The node scans all permissions to find them.
+
+        Args:
+            player_id: The id of a player.
+            page_size: The number of entities per request.
+
+        """
         return self._iter_records(
             page_size, "permission/player", entities.PermissionRecord, player_id, EntityType.PLAYER
         )
@@ -401,7 +452,14 @@ class StructsClient:
     def agreements_by_provider(
         self, provider_id: EntityIdLike, *, page_size: int = 100
     ) -> RecordIterator[entities.Agreement]:
-        """Iterate over the agreements with a provider."""
+        """
+        Iterate over the agreements with a provider.
+
+        Args:
+            provider_id: The id of a provider.
+            page_size: The number of entities per request.
+
+        """
         return self._iter_records(
             page_size, "agreement_by_provider", entities.Agreement, provider_id, EntityType.PROVIDER
         )
@@ -409,7 +467,14 @@ class StructsClient:
     def allocations_by_source(
         self, source_id: EntityIdLike, *, page_size: int = 100
     ) -> RecordIterator[entities.Allocation]:
-        """Iterate over the allocations from a player, reactor or substation."""
+        """
+        Iterate over the allocations from a player, reactor or substation.
+
+        Args:
+            source_id: The id of the source.
+            page_size: The number of entities per request.
+
+        """
         return self._iter_records(
             page_size, "allocation_by_source", entities.Allocation, source_id, *_ALLOCATION_SOURCE_TYPES
         )
@@ -417,7 +482,14 @@ class StructsClient:
     def allocations_by_destination(
         self, destination_id: EntityIdLike, *, page_size: int = 100
     ) -> RecordIterator[entities.Allocation]:
-        """Iterate over the allocations to a substation."""
+        """
+        Iterate over the allocations to a substation.
+
+        Args:
+            destination_id: The id of the destination.
+            page_size: The number of entities per request.
+
+        """
         return self._iter_records(
             page_size, "allocation_by_destination", entities.Allocation, destination_id, EntityType.SUBSTATION
         )
@@ -425,7 +497,14 @@ class StructsClient:
     def infusions_by_destination(
         self, destination_id: EntityIdLike, *, page_size: int = 100
     ) -> RecordIterator[entities.Infusion]:
-        """Iterate over the infusions into a reactor or struct."""
+        """
+        Iterate over the infusions into a reactor or struct.
+
+        Args:
+            destination_id: The id of the destination.
+            page_size: The number of entities per request.
+
+        """
         return self._iter_records(
             page_size, "infusion_by_destination", entities.Infusion, destination_id, *_INFUSION_TYPES
         )

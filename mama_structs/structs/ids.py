@@ -12,9 +12,8 @@ from typing import Self
 
 import attrs
 
-from mama_structs._internal.jsonable import to_plain
+from mama_structs._internal.jsonable import JsonMixin, to_plain
 from mama_structs._internal.lazy_import import run_load_callbacks
-from mama_structs._internal.serialization import JsonMixin
 from mama_structs.errors import InvalidArgument, repr_short
 
 MAX_INDEX = 2**64 - 1
@@ -92,6 +91,9 @@ class EntityId(JsonMixin):
     def parse(cls, text: str) -> EntityId:
         """
         Parse an id such as ``1-11``.
+
+        Returns:
+            The parsed id.
 
         Raises:
             InvalidArgument: *text* is not an id: not of the form ``type-index``, an unknown type,

@@ -106,7 +106,14 @@ class StructsSource:
         return None if self.client is None else self.client._join_gate(user, limit)
 
     def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the fields of the entity, followed by the remaining fields of the answer."""
+        """
+        Return the fields of the entity, followed by the remaining fields of the answer.
+
+        Args:
+            entity_id: The id of an entity.
+            answer: The answer of the source.
+
+        """
         envelope = EntityId.parse(entity_id).type.capitalize()
         record = answer.get(envelope)
         if not isinstance(record, Mapping):

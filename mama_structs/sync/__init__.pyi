@@ -3,8 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from mama_structs._internal.event_loop import LoopGuard
-from mama_structs._internal.unset import Unset
-from mama_structs._internal.validation import TimeInput
+from mama_structs._internal.validation import TimeInput, Unset
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.graph.results import (Chain, ErasureReport, Evidence, Explanation, Hit, LinkLike,
     MemoryDetails, MemoryLike, OutcomeWord, Page, RelationshipCount, Results, SimilarMemory, TraversedMemory)
@@ -12,11 +11,11 @@ from mama_structs.memory.search.search_plan import SupersededMode
 from mama_structs.memory.store.memory_reader import Order
 from mama_structs.memory.store.memory_store import Evidences
 from mama_structs.memory.types.engine import Direction, ProgressCallback, Vectors
-from mama_structs.memory.types.extraction_result import ExtractionResult
 from mama_structs.memory.types.filters import Filter, TypeCondition
 from mama_structs.memory.types.judge import Judge
 from mama_structs.memory.types.model import CreatedBy, Link, LinkType, Memory
 from mama_structs.memory.types.record import Labels, NewRecord, Record, RecordHit, RecordPredicate
+from mama_structs.memory.types.reports import ExtractionResult
 from mama_structs.memory.types.requests import OnDuplicate
 from mama_structs.memory.types.reranker import Reranker
 from mama_structs.provenance import Origin
@@ -25,7 +24,7 @@ from mama_structs.references.matches import IdMatch
 from mama_structs.references.options import Kind, ReferenceOptions
 from mama_structs.references.resolver import RecallDecisions
 from mama_structs.references.results import ResolverStats
-from mama_structs.references.schemes import EntitySource
+from mama_structs.references.schemes import EntitySource, Source
 from mama_structs.references.section import References
 from mama_structs.refs.markup.content_types import Category, Suggestion
 from mama_structs.refs.markup.parser import Event
@@ -52,7 +51,7 @@ __all__ = ["MemoryPlots", "MemoryStore", "RecordStore", "RefStore", "RefStream",
 
 class MemoryPlots:
     def history(self, topic: str, *, ax: Any = None) -> Any: ...
-    def neighbourhood(self, id: str, *, depth: int = 2, ax: Any = None) -> Any: ...
+    def neighbourhood(self, memory: MemoryLike, *, depth: int = 2, ax: Any = None) -> Any: ...
     def timeline(self, *, ax: Any = None) -> Any: ...
     def embedding_map(self, *, ax: Any = None) -> Any: ...
     def decay(self, *, ax: Any = None) -> Any: ...
@@ -225,7 +224,7 @@ class RefStream:
 class Resolver:
     sources: tuple[EntitySource, ...]
     settings: ReferenceSettings
-    def __init__(self, sources: Iterable[EntitySource] = (), *, settings: ReferenceSettings | None = None,
+    def __init__(self, sources: Iterable[Source | EntitySource] = (), *, settings: ReferenceSettings | None = None,
         clock: Callable[[], float] = ..., home: LoopGuard | None = None,
         recall: RecallDecisions | None = None) -> None: ...
     def detect(self, payload: object, options: ReferenceOptions | None = None, *, subject: str | None = None,
@@ -257,11 +256,12 @@ class Session:
     exposed_tools: ExposedTools
     @staticmethod
     def open(location: str | os.PathLike[str] | None = None, *, structs: str | Any | None = None,
-        sources: Iterable[EntitySource] = (), embedder: Embedder | None = None, reranker: Reranker | None = None,
-        judge: Judge | None = None, namespace: str = 'default', read_namespaces: Iterable[str] = (),
-        conversation: str | None = None, files_root: str | os.PathLike[str] | None = None,
-        reference_options: ReferenceOptions | None = None, resolver: Resolver | None = None,
-        settings: Settings | None = None, tool_selector: ToolSelector | None = None) -> Session: ...
+        sources: Iterable[Source | EntitySource] = (), embedder: Embedder | None = None,
+        reranker: Reranker | None = None, judge: Judge | None = None, namespace: str = 'default',
+        read_namespaces: Iterable[str] = (), conversation: str | None = None,
+        files_root: str | os.PathLike[str] | None = None, reference_options: ReferenceOptions | None = None,
+        resolver: Resolver | None = None, settings: Settings | None = None,
+        tool_selector: ToolSelector | None = None) -> Session: ...
     @property
     def namespace(self) -> str: ...
     @property

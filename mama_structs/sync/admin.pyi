@@ -4,9 +4,9 @@ from mama_structs._internal.validation import TimeInput
 from mama_structs.admin import Progress
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.graph.results import JsonlImport
-from mama_structs.memory.types.copy_report import CopyReport
 from mama_structs.memory.types.model import MaintenanceReport
 from mama_structs.memory.types.namespace_erasure import NamespaceErasure
+from mama_structs.memory.types.reports import CopyReport
 from mama_structs.refs.conversations.conversation_info import ConversationInfo
 from mama_structs.storage.sqlite_errors import CheckReport
 from mama_structs.sync import MemoryStore, Session

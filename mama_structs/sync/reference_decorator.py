@@ -7,8 +7,6 @@ import inspect
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
-import attrs
-
 from mama_structs._internal.introspection import is_async_callable, make_async
 from mama_structs._internal.sync_proxy import get_loop_thread, unwrap
 from mama_structs.references.decorator import (
@@ -114,9 +112,10 @@ def bind_with_references(proxy: Any) -> SyncReferenceDecorator:
     return bound
 
 
-@attrs.frozen
 class SyncToolDecorator(ToolDecorator):
     """Decorator for one tool that leaves a plain function plain."""
+
+    __slots__ = ()
 
     def _make_awaitable(self, tool: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
         # This call also raises the errors of unfit tools.

@@ -38,7 +38,13 @@ class FakeClock:
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Advance the clock by *seconds*, which must not be negative."""
+        """
+        Advance the clock by *seconds*, which must not be negative.
+
+        Raises:
+            InvalidArgument: The seconds are negative.
+
+        """
         if seconds < 0:
             raise InvalidArgument(
                 f"seconds must be 0 or more, got {seconds!r}", hint="a monotonic clock never goes back"
@@ -115,7 +121,14 @@ class FakeSource:
         return self._fetch_many if self._batch else None
 
     def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - required by the protocol
-        """Return the answer unchanged."""
+        """
+        Return the answer unchanged.
+
+        Args:
+            entity_id: The id of an entity.
+            answer: The answer of the source.
+
+        """
         return answer
 
     async def close(self) -> None:

@@ -179,7 +179,7 @@ class SessionMachine(RuleBasedStateMachine):
     # Invariants
 
     @invariant()
-    def what_was_acknowledged_is_there(self) -> None:
+    def acknowledged_data_is_readable(self) -> None:
         """Assert that every stored ref still has its text, and that every memory saved by a tool can be read."""
         for handle, text in self._refs.items():
             assert text == self.session.refs.get(handle).text, f"{handle} is not as it was stored"  # noqa: S101 - test code
@@ -294,13 +294,12 @@ class MemoryMachine(SessionMachine):
         hits = self.attempt(self.session.memories.search(record["content"], limit=limit))
         if hits is not None:
             found = [hit.memory.id for hit in hits]
-            assert min(limit, len(self.acknowledged)) == len(found) == len(set(found)), (
-                "a search gives too few or one twice"
-            )
-            assert set(found) <= set(self.acknowledged), "a search gives what is not there"  # noqa: S101 - test code
+            expected = min(limit, len(self.acknowledged))
+            assert expected == len(found) == len(set(found)), "missing or repeated hits"  # noqa: S101 - test code
+            assert set(found) <= set(self.acknowledged), "hits of unknown memories"  # noqa: S101 - test code
 
     @invariant()
-    def the_memories_are_those_that_were_acknowledged(self) -> None:
+    def memories_equal_acknowledged_memories(self) -> None:
         """Assert that the session contains exactly the acknowledged memories, each equal to the returned one."""
         there = {memory.id: memory for memory in self.run(self.session.memories.list(limit=_MAX_MEMORIES))}
-        assert there == self.acknowledged, "the memories are not those that were acknowledged"  # noqa: S101 - test code
+        assert there == self.acknowledged, "the memories differ from the acknowledged ones"  # noqa: S101 - test code

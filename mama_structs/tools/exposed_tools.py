@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias, get_args
 import attrs
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.serialization import JsonMixin
+from mama_structs._internal.jsonable import JsonMixin
 from mama_structs._internal.telemetry import format_error
 from mama_structs.errors import InvalidArgument
 from mama_structs.tools.exposure import NO_CONTEXT, ToolSelection, ToolSelector
@@ -49,7 +49,7 @@ class ExposedTools:
 
     Args:
         tools: All tools.
-        exposure: Chooses the tools for a message; by default `ToolSelector()`.
+        selector: Chooses the tools for a message; by default `ToolSelector()`.
         mode: ``"force_static"`` always shows every tool, although the choice is still made and logged.
             ``"auto"`` and ``"force_dynamic"`` apply the choice; they differ for adapters only.
 
@@ -58,10 +58,10 @@ class ExposedTools:
 
     """
 
-    def __init__(self, tools: ToolSet, *, exposure: ToolSelector | None = None, mode: ExposureMode = "auto") -> None:
+    def __init__(self, tools: ToolSet, *, selector: ToolSelector | None = None, mode: ExposureMode = "auto") -> None:
         self.mode: ExposureMode = _check.check_choice("mode", mode, get_args(ExposureMode))
         self._tools = tools
-        self._exposure = exposure
+        self._selector = selector
         self._subscribers: dict[object, Callable[[ExposedToolNames], object]] = {}
         self._known: tuple[str, ...] = ()
         # Initialized at first access, so that tools added before belong to version 1.
@@ -70,9 +70,9 @@ class ExposedTools:
     @property
     def selector(self) -> ToolSelector:
         """The `ToolSelector` that selects the tools for a message."""
-        if self._exposure is None:
-            self._exposure = ToolSelector()
-        return self._exposure
+        if self._selector is None:
+            self._selector = ToolSelector()
+        return self._selector
 
     @property
     def current(self) -> ExposedToolNames:
@@ -88,7 +88,16 @@ class ExposedTools:
         return current
 
     def for_message(self, message: object) -> ExposedToolNames:
-        """Select the tools for a message with `ToolSelector.detect`, and store the selection."""
+        """
+        Select the tools for a message with `ToolSelector.detect`, and store the selection.
+
+        Args:
+            message: The message of the user.
+
+        Returns:
+            The names of the selected tools.
+
+        """
         exposed = self._update(self.selector.detect(message))
         self._log(exposed.selection, exposed.names, f"exposed, version {exposed.version}")
         return exposed
@@ -139,7 +148,7 @@ class ExposedTools:
         version, offered = (
             (1, tool_count) if self._current is None else (self._current.version, len(self._current.names))
         )
-        return f"<ToolView version {version}: {offered} of {tool_count} tools, {self.mode}>"
+        return f"<ExposedTools version {version}: {offered} of {tool_count} tools, {self.mode}>"
 
     def _update(self, context: ToolSelection) -> ExposedToolNames:
         before = self.current if self._current is None else self._current

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import attrs
 
-from mama_structs._internal.serialization import JsonMixin
+from mama_structs._internal.jsonable import JsonMixin
 from mama_structs.errors import InvalidArgument, repr_short
 from mama_structs.refs.messages.provider_messages import extract_user_text
 from mama_structs.tools.wire_names import DEPRECATED_SUCCESSORS, MEMORY_TOOLS

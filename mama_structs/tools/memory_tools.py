@@ -19,7 +19,7 @@ import attrs
 import msgspec
 from msgspec import Meta
 
-from mama_structs._internal.unset import UNSET
+from mama_structs._internal.validation import UNSET
 from mama_structs.errors import InvalidArgument, MamaStructsError, MemoryNotFound, repr_short
 from mama_structs.memory.graph.traversal import AnswerExtras
 from mama_structs.memory.store.memory_store import MemoryStore

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs._internal.serialization import JsonMixin
+from mama_structs._internal.jsonable import JsonMixin
 from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidHandle, InvalidRange
 from mama_structs.provenance import Provenance
 from mama_structs.refs.store.entries import Entry, parse_handle

@@ -61,7 +61,7 @@ async def read_fd(
     if not extract_to_new_fd:
         return store._rendering.render_content(excerpt)
     load = measure_input(excerpt.text)
-    made = await store.change(
+    made = await store._change(
         load, lambda refs: refs.extract(fd, mode=mode, start=start, count=count, read_all=read_all)
     )
     return store._rendering.render_extraction(excerpt, made)
@@ -185,7 +185,7 @@ async def edit_ref(ref_id: str, old: str, new: str, *, store: RefStore) -> str:
     # Measure the stored text, too, because an edit reads all of it.
     load = measure_input(old, new, entry.content.text)
     return store._rendering.render_stored(
-        await store.change(load, lambda refs: refs.edit(ref_id, old, new, origin="model"))
+        await store._change(load, lambda refs: refs.edit(ref_id, old, new, origin="model"))
     )
 
 
@@ -201,7 +201,7 @@ async def put_ref(ref_id: str, text: str, *, store: RefStore) -> str:
 
     """
     return store._rendering.render_stored(
-        await store.change(measure_input(text), lambda refs: refs.put(ref_id, text, origin="model"))
+        await store._change(measure_input(text), lambda refs: refs.put(ref_id, text, origin="model"))
     )
 
 

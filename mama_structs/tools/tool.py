@@ -13,9 +13,8 @@ import attrs
 
 from mama_structs._internal.event_loop import CallProgress, call_progress, is_model_call
 from mama_structs._internal.introspection import find_layers, get_definition_key, make_async
-from mama_structs._internal.jsonable import to_answer
+from mama_structs._internal.jsonable import JsonMixin, to_answer
 from mama_structs._internal.offload import measure_input, run_inline_or_in_thread
-from mama_structs._internal.serialization import JsonMixin
 from mama_structs.errors import InvalidArgument, MamaStructsError, UnknownTool, repr_short
 from mama_structs.tools.schema import Signature, make_answer_schema, split_docstring
 from mama_structs.tools.wire_names import WireNames, make_name_hint
@@ -339,6 +338,9 @@ class ToolSet(Mapping[str, Tool]):
     def remove(self, name: str) -> Tool:
         """
         Remove a tool and return it. Later calls fail, even if a model still has it in its list.
+
+        Args:
+            name: The name of the tool.
 
         Raises:
             UnknownTool: No tool has this name.

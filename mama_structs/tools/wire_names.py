@@ -10,7 +10,7 @@ from typing import Final, Self
 
 import attrs
 
-from mama_structs._internal.serialization import JsonMixin
+from mama_structs._internal.jsonable import JsonMixin
 from mama_structs.errors import InvalidSetting, UnknownTool, repr_short
 
 # Memory tools and their display titles. Only tools with exactly these names may be hidden, not a host's `save/file`.

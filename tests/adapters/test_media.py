@@ -344,7 +344,7 @@ async def test_media_is_named_when_quota_is_exceeded(session, monkeypatch):
     def refuse(*_arguments, **_keywords):
         raise QuotaExceeded("full", quota="max_bytes", used=1, limit=1)
 
-    monkeypatch.setattr(session.refs, "add_any", refuse)
+    monkeypatch.setattr(session.refs, "_add_any", refuse)
     (output,) = await openai.handle(session, [function_call()], finish_reason="completed")
 
     assert output["output"][3]["text"].endswith("cannot be shown here]")

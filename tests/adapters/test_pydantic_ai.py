@@ -185,7 +185,7 @@ async def test_pydantic_ai_definitions_are_valid(session):
 
     assert len(session.tools) == len(definitions)
     for one in definitions:
-        tool = session.tools[names.tool(one.name)]
+        tool = session.tools[names._tool(one.name)]
         jsonschema.Draft202012Validator.check_schema(one.parameters_json_schema)
 
         assert re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,39}", one.name)

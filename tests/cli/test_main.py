@@ -201,9 +201,7 @@ def test_closed_pipe_ends_command_quietly():
     assert (141, b"") == (done.returncode, done.stderr)
 
 
-@pytest.mark.parametrize(
-    "arguments", [("demo",), ("demo", "--latency", "0", "--json"), ("fake-node", "--port", "0")]
-)
+@pytest.mark.parametrize("arguments", [("demo",), ("demo", "--latency", "0", "--json"), ("fake-node", "--port", "0")])
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_full_disk_exits_with_1(arguments, unbuffered):
     """Output that cannot be written is one line on stderr and exit code 1."""

@@ -76,10 +76,10 @@ def test_show_prints_complete_memory(store, capsys):
     text = said(capsys, "show", store, old["id"])
 
     assert [old["id"], "topic: defence"] == text.splitlines()[:2]
-    for part in ("ore first", "Why:\n  ships cost ore", "Evidence:\n  fleet log", "supersedes this", "How it evolved:"):
+    for part in ("ore first", "Reasoning:\n  ships cost ore", "Evidence:\n  fleet log", "supersedes this", "History:"):
         assert part in text
     assert "close_in_time" not in text
-    assert {"memory", "chain", "around", "links", "links_around", "evidence"} == set(
+    assert {"memory", "history", "nearby", "links", "nearby_links", "evidence"} == set(
         told(capsys, "show", store, old["id"])
     )
 
@@ -164,7 +164,7 @@ def test_search_falls_back_to_words_without_embedder(tmp_path, capsys):
 
     asyncio.run(fill())
 
-    found = said(capsys, "search", tmp_path / "a.mama", "shield", error="mama-structs: by words alone: ")
+    found = said(capsys, "search", tmp_path / "a.mama", "shield", error="mama-structs: searched by words only: ")
     assert "shield first" in found.splitlines()[0]
 
 
@@ -205,7 +205,7 @@ def fill_with(path, texts):
     async def fill():
         async with Session.open(path, embedder=HashEmbedder()) as session:
             await session.memories.save_many(
-                {"type": "decision", "topic": text[:50], "decision": text, "reasoning": text} for text in texts
+                {"type": "decision", "topic": text[:50], "content": text, "reasoning": text} for text in texts
             )
 
     asyncio.run(fill())
@@ -332,36 +332,36 @@ def test_view_page_script_searches_and_draws(tmp_path, capsys):
     assert [[200, "302 found, the newest 200 shown"], 1, 2, 40, True] == json.loads(done.stdout)
 
 
-# The command forget
+# The command erase
 
 
-def test_forget_asks_for_confirmation(store, capsys, monkeypatch):
+def test_erase_asks_for_confirmation(store, capsys, monkeypatch):
     """Without a yes nothing is deleted; a dry run only counts; the report has counts and no text."""
     (old, *_) = [
         one["id"] for one in told(capsys, "list", store, "--topic", "defence") if one["content"] == "ore first"
     ]
-    planned = said(capsys, "forget", store, old, "--dry-run")
+    planned = said(capsys, "erase", store, old, "--dry-run")
     monkeypatch.setattr(sys, "stdin", io.StringIO("no\n"))
-    assert 1 == main(["forget", str(store), old])
-    assert "forget 1 memories for good? [y/N] " in capsys.readouterr().err
+    assert 1 == main(["erase", str(store), old])
+    assert "erase 1 memory permanently? [y/N] " in capsys.readouterr().err
     assert 4 == len(told(capsys, "list", store))
 
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
-    assert 0 == main(["forget", str(store), old])
+    assert 0 == main(["erase", str(store), old])
     receipt = capsys.readouterr().out
 
-    assert planned.startswith("would be forgotten: 1 decision")
-    assert receipt.startswith("forgotten: 1 decision")
+    assert planned.startswith("would be erased: 1 decision")
+    assert receipt.startswith("erased: 1 decision")
     assert "ore first" not in receipt
     assert 3 == len(told(capsys, "list", store))
     assert not any(b"ships cost ore" in file.read_bytes() for file in store.rglob("*") if file.is_file())
 
 
-def test_forget_applies_all_filters(store, capsys):
+def test_erase_applies_all_filters(store, capsys):
     """All filters must match, a date is in UTC, and a call without filters is an error."""
-    assert {} == told(capsys, "forget", store, "--about", "colour", "--before", "2020-01-01", "--yes")["memories"]
-    assert {"context": 1} == told(capsys, "forget", store, "--about", "colour", "--yes")["memories"]
-    assert 1 == main(["forget", str(store), "--yes"])
+    assert {} == told(capsys, "erase", store, "--about", "colour", "--before", "2020-01-01", "--yes")["memories"]
+    assert {"context": 1} == told(capsys, "erase", store, "--about", "colour", "--yes")["memories"]
+    assert 1 == main(["erase", str(store), "--yes"])
     assert 1 == capsys.readouterr().err.count("\n")
     with pytest.raises(SystemExit):
-        main(["forget", str(store), "--before", "yesterday"])
+        main(["erase", str(store), "--before", "yesterday"])

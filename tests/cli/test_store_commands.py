@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import mama_structs
+from mama_structs import admin
 from mama_structs.cli import output as parts
 from mama_structs.cli.main import main
 from mama_structs.memory.embedding.factory import as_embedder
@@ -36,7 +37,7 @@ def make(path, count=5, *, embedder=None, namespace="default"):
     async def fill():
         async with Session.open(path, embedder=embedder or HashEmbedder(), namespace=namespace) as session:
             await session.memories.save_many(
-                {"type": "decision", "topic": "defence", "decision": f"shield {number}", "reasoning": "raids"}
+                {"type": "decision", "topic": "defence", "content": f"shield {number}", "reasoning": "raids"}
                 for number in range(count)
             )
 
@@ -80,16 +81,16 @@ def complaint(capsys, *command):
 def test_export_import_and_backup_copy_memories(store, tmp_path, capsys):
     file, copy = tmp_path / "x.jsonl", tmp_path / "copy.mama"
 
-    assert f"5 memories are written to {file}\n" == said(capsys, "export", store, file)
-    assert f"{store} is copied to {copy}\n" == said(capsys, "backup", store, copy)
-    assert "0 memories added, 5 were there already\n" == said(capsys, "import", copy, file)
+    assert f"5 memories were written to {file}\n" == said(capsys, "export", store, file)
+    assert f"{store} was copied to {copy}\n" == said(capsys, "backup", store, copy)
+    assert "0 memories added, 5 existed already\n" == said(capsys, "import", copy, file)
 
 
 def test_import_reports_memories_that_were_embedded_again(store, tmp_path, capsys):
     other = make(tmp_path / "b", 1, embedder=as_embedder(embed, name="mine", dimensions=4))
     said(capsys, "export", other, tmp_path / "x.jsonl")
 
-    assert "1 memories added, 0 were there already, 1 embedded anew\n" == said(
+    assert "1 memories added, 0 existed already, 1 embedded again\n" == said(
         capsys, "import", store, tmp_path / "x.jsonl"
     )
 
@@ -102,7 +103,7 @@ def test_commands_use_given_namespace(store, tmp_path, capsys):
     make(store, 2, namespace="other")
     file = tmp_path / "x.jsonl"
 
-    assert f"2 memories are written to {file}\n" == said(capsys, "export", store, file, "--namespace", "other")
+    assert f"2 memories were written to {file}\n" == said(capsys, "export", store, file, "--namespace", "other")
     assert 2 == json.loads(said(capsys, "stats", store, "--namespace", "other", "--json"))["memories"]
     assert 5 == json.loads(said(capsys, "stats", store, "--json"))["memories"]
 
@@ -124,7 +125,7 @@ def test_check_lists_warnings_and_succeeds(store, capsys):
     report = json.loads(said(capsys, "check", store, "--json"))
 
     assert report["ok"]
-    assert ([f"warning: {one['message']}" for one in report["findings"]] or ["no damage found"]) == lines
+    assert ([f"warning: {one['message']}" for one in report["issues"]] or ["no damage found"]) == lines
 
 
 def test_check_reports_damage_and_repairs_nothing(store, capsys):
@@ -138,7 +139,7 @@ def test_check_reports_damage_and_repairs_nothing(store, capsys):
     assert 1 == main(["check", str(store), "--json"])
     report = json.loads(capsys.readouterr().out)
     assert not report["ok"]
-    assert {"severity", "kind", "message", "key"} == set(report["findings"][0])
+    assert {"severity", "kind", "message", "key"} == set(report["issues"][0])
 
 
 def test_check_reports_damage_that_prevents_opening(store, capsys):
@@ -148,7 +149,7 @@ def test_check_reports_damage_that_prevents_opening(store, capsys):
 
     assert 1 == main(["check", str(store), "--json"])
     report = json.loads(capsys.readouterr().out)
-    assert (False, ["damaged"]) == (report["ok"], [one["kind"] for one in report["findings"]])
+    assert (False, ["damaged"]) == (report["ok"], [one["kind"] for one in report["issues"]])
     assert 1 == main(["check", str(store)])
     assert capsys.readouterr().out.startswith("error: ")
 
@@ -162,7 +163,7 @@ def test_rebuild_reports_damaged_rows(store, capsys):
 
     assert 1 == main(["rebuild", str(store)])
     left_out, indexed = capsys.readouterr().out.splitlines()
-    assert left_out.startswith("left out: memories/")
+    assert left_out.startswith("skipped: memories/")
     assert "4 memories indexed" == indexed
 
 
@@ -178,13 +179,13 @@ def test_stats_prints_table_or_json(store, capsys):
 
 def test_maintain_does_nothing_within_a_week(store, capsys):
     """Opening a session counts as maintenance."""
-    assert "nothing was due\n" == said(capsys, "maintain", store)
+    assert "maintenance was not due\n" == said(capsys, "maintain", store)
 
 
 def test_reembed_replaces_missing_embedder(tmp_path, capsys):
     store = make(tmp_path / "a", embedder=as_embedder(embed, name="gone", dimensions=4))
 
-    assert "5 memories embedded by hash-384\n" == said(capsys, "reembed", store, "--embedder", "hash")
+    assert "5 memories embedded with hash-384\n" == said(capsys, "reembed", store, "--embedder", "hash")
     assert "hash-384" == json.loads(said(capsys, "stats", store, "--json"))["embedder"]
     assert 5 == len(ask(store, lambda memories: memories.search("shield")))
 
@@ -195,7 +196,7 @@ def test_commands_work_without_the_stores_embedder(tmp_path, capsys):
     for command in ("check", "rebuild", "maintain", "stats"):
         said(capsys, command, store)
 
-    assert "0 memories added, 5 were there already\n" == said(capsys, "import", store, tmp_path / "x")
+    assert "0 memories added, 5 existed already\n" == said(capsys, "import", store, tmp_path / "x")
 
 
 ADDRESS = "postgresql://me:open-sesame@127.0.0.1:1/none"
@@ -233,7 +234,7 @@ def test_commands_reject_directory_without_store(command, tmp_path, capsys):
     """Nothing is created."""
     (tmp_path / "empty").mkdir()
     for store in (tmp_path / "none", tmp_path / "empty", tmp_path / ("x" * 300), "\0"):
-        assert "is no session's directory (nothing was made; check the path)" in complaint(
+        assert "is no session's directory (nothing was created; check the path)" in complaint(
             capsys, *arguments(command, store, tmp_path / "other")
         )
 
@@ -306,7 +307,7 @@ def test_interrupted_import_keeps_complete_memories_and_exits_with_130(store, tm
         done.stderr,
     )
     assert 1 < between < 6
-    assert f"{6 - between} memories added, {between - 1} were there already\n" == said(capsys, "import", target, file)
+    assert f"{6 - between} memories added, {between - 1} existed already\n" == said(capsys, "import", target, file)
     assert json.loads(said(capsys, "check", target, "--json"))["ok"]
 
 

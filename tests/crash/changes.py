@@ -305,8 +305,9 @@ async def correct(author: Author, tag: str) -> None:
         reasoning = author.chance.choice((None, f"because of {tag}"))
         given = {"target": target, "content": tag, "reasoning": reasoning, "reason": "typo"}
         with author.change(tag, "correct", **given) as answer:
+            changed = {} if reasoning is None else {"reasoning": reasoning}
             memory = await author.session.memories.update(
-                target_id, text_of(tag), reasoning=reasoning, change_reason="typo", origin=author.origin
+                target_id, text_of(tag), **changed, change_reason="typo", origin=author.origin
             )
             answer[f"memory {target}"] = plain(memory)
 

@@ -72,8 +72,8 @@ def plain(value: Any) -> Any:
             return [plain(one) for one in value]
     if attrs.has(type(value)):
         names = [field.name for field in attrs.fields(type(value))]
-        # Skip `noticed`, which is not stored, and caches, whose names begin with an underscore.
-        return {name: plain(getattr(value, name)) for name in names if name[0] != "_" and name != "noticed"}
+        # Skip `warnings`, which is not stored, and caches, whose names begin with an underscore.
+        return {name: plain(getattr(value, name)) for name in names if name[0] != "_" and name != "warnings"}
     return value
 
 
@@ -308,7 +308,7 @@ class ExpectedState:
         item = self._memory(operation.space, given["target"])
         state = copy.deepcopy(item.now)
         former = {"content": state["content"], "reasoning": state["metadata"].get("reasoning", "")}
-        state["former"] = [*state["former"], {**former, "until": after(at), "reason": given["reason"]}]
+        state["previous_texts"] = [*state["previous_texts"], {**former, "until": after(at), "reason": given["reason"]}]
         state |= {"content": text_of(given["content"]), "updated_at": after(at)}
         if given["reasoning"] is not None:
             state["metadata"]["reasoning"] = given["reasoning"]
@@ -318,7 +318,7 @@ class ExpectedState:
 
     def _merge(self, operation: Operation, at: str, given: dict[str, Any]) -> Iterator[tuple[Item, Any]]:
         item = self._memory(operation.space, given["target"])
-        yield item, {**item.now, "repeats": [*item.now["repeats"], after(at)]}
+        yield item, {**item.now, "repeated_at": [*item.now["repeated_at"], after(at)]}
 
     def _link_memories(self, operation: Operation, at: str, given: dict[str, Any]) -> Iterator[tuple[Item, Any]]:
         item = self._link(operation.space, given["from"], given["to"], given["word"])
@@ -471,8 +471,8 @@ def new_memory(space: str, at: str, given: dict[str, Any]) -> dict[str, Any]:
         "origin": origin,
         "trust": given.get("trust", origin),
         "valid_until": given.get("valid_until"),
-        "repeats": [],
-        "former": [],
+        "repeated_at": [],
+        "previous_texts": [],
         **given.get("fields", {}),
     }
 

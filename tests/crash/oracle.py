@@ -32,7 +32,9 @@ EMBEDDERS: Final = (HashEmbedder(dimensions=64), HashEmbedder(dimensions=32))
 """Fast embedders. The second one is the embedder of re-embedded namespaces."""
 SETTINGS: Final = Settings(
     memory=MemorySettings(snapshot_every=40),
-    server=ServerSettings(max_connections=4, connect_timeout=2.0, pool_timeout=5.0, statement_timeout=10.0, lease_seconds=1.5),
+    server=ServerSettings(
+        max_connections=4, connect_timeout=2.0, pool_timeout=5.0, statement_timeout=10.0, lease_seconds=1.5
+    ),
 )
 """Snapshots are frequent, so that kills interrupt them, and leases of killed hosts expire soon."""
 

@@ -346,10 +346,14 @@ SABOTAGES: Final[Mapping[str, Sabotage]] = {
     "updated-at-replaced": _changed("updated_at", lambda one: attrs.evolve(one, updated_at=one.updated_at + _YEAR)),
     "valid-until-replaced": _changed("valid_until", lambda one: attrs.evolve(one, valid_until=one.created_at + _YEAR)),
     "trust-raised": Sabotage(_change_trust, "wrong", "another trust"),
-    "correction-lost": _changed("former", lambda one: attrs.evolve(one, previous_texts=()), having="former"),
-    "merge-lost": _changed("repeats", lambda one: attrs.evolve(one, repeated_at=()), having="repeats"),
+    "correction-lost": _changed(
+        "previous_texts", lambda one: attrs.evolve(one, previous_texts=()), having="previous_texts"
+    ),
+    "merge-lost": _changed("repeated_at", lambda one: attrs.evolve(one, repeated_at=()), having="repeated_at"),
     "merge-time-replaced": _changed(
-        "repeats", lambda one: attrs.evolve(one, repeated_at=tuple(at + _YEAR for at in one.repeated_at)), having="repeats"
+        "repeated_at",
+        lambda one: attrs.evolve(one, repeated_at=tuple(at + _YEAR for at in one.repeated_at)),
+        having="repeated_at",
     ),
     "evidence-lost": _changed("evidence", lambda one: attrs.evolve(one, evidence=()), having="evidence"),
     "link-lost": Sabotage(_lose_link, "lost", "link "),

@@ -184,7 +184,10 @@ def test_index_has_eight_groups_with_all_pages(docs):
     ("asked", "texts"),
     [
         ("memory/save-and-search.md", ["save_decision(", ".search("]),
-        *((f"frameworks/{name}.md", ["session"]) for name in ("openai", "anthropic", "langchain", "pydantic-ai", "mcp")),
+        *(
+            (f"frameworks/{name}.md", ["session"])
+            for name in ("openai", "anthropic", "langchain", "pydantic-ai", "mcp")
+        ),
         ("tutorials/build-an-agent.md", ["session"]),
         ("operations/web-applications.md", ["FastAPI", "Flask", "Django"]),
         ("references/use-a-structs-node.md", ["structs="]),
@@ -225,9 +228,7 @@ def test_pages_are_within_their_word_budget(docs):
     budgets = {name: FRAMEWORK_BUDGET for name in counts if name.startswith("frameworks/")} | BUDGETS
 
     assert set(BUDGETS) <= set(counts)
-    assert {} == {
-        name: counts[name] for name, budget in budgets.items() if counts[name] > BUDGET_TOLERANCE * budget
-    }
+    assert {} == {name: counts[name] for name, budget in budgets.items() if counts[name] > BUDGET_TOLERANCE * budget}
 
 
 def test_glossary_explains_the_terms_of_the_package(docs):

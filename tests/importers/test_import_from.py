@@ -127,7 +127,9 @@ async def test_import_from_skips_items_that_were_deleted_since(session, sources)
         await import_from(session.memories, kind, sources[kind])
     whole = await everything(session)
     link = next(
-        one for one in [link async for link in session.memories._iter_links()] if one.endpoint_texts[1].startswith("Structs")
+        one
+        for one in [link async for link in session.memories._iter_links()]
+        if one.endpoint_texts[1].startswith("Structs")
     )
     await session.memories.unlink(link.id)
     fact = next(one for one in whole[0] if one.content == "prefers tabs")

@@ -58,7 +58,7 @@ See [the cake](sweets/cake.md), and `[[no link]]`.
 
 def kinds(outside):
     """Return the item type and problem kind of each irregular item."""
-    return [(one.what, one.kind) for one in outside.odd]
+    return [(one.item, one.kind) for one in outside.odd]
 
 
 # The memory server of MCP

@@ -185,7 +185,11 @@ async def named(place):
     """Open sessions with unusual names of namespaces, conversations and read namespaces, and return the results."""
     found = []
     for name in NAMES:
-        for options in ({"namespace": name, "conversation": "talk"}, {"conversation": name}, {"read_namespaces": [name]}):
+        for options in (
+            {"namespace": name, "conversation": "talk"},
+            {"conversation": name},
+            {"read_namespaces": [name]},
+        ):
             try:
                 async with Session.open(place, embedder=SMALL, **options) as session:
                     await session.memories.save_insight("hello there")

@@ -230,6 +230,29 @@ class Engines(RuleBasedStateMachine):
         if then:
             same(*seen)
 
+    @precondition(lambda self: self.ids())
+    @rule(data=st.data(), picks=st.lists(PICKS, min_size=1, max_size=2), raises=st.integers(0, 3))
+    def change_metadata(self, data, picks, raises):
+        """Change only the metadata of memories, whose filter names the same plan has already read."""
+        ids = self.ids()
+        nodes = [self.plain.memories.find(ids[pick % len(ids)]) for pick in picks]
+        changed = [
+            attrs.evolve(one, metadata=data.draw(drawn_metadata(one.type))) for one in self.plain.memories.get(nodes)
+        ]
+        seen = []
+
+        def plan(writer):
+            found = [named(writer)]
+            for memory in changed:
+                writer.put(memory)
+                found.append((named(writer), writer.ids(writer.window(limit=3))))
+            seen.append(found)
+            if raises == 0:
+                raise Refused
+
+        self.write(plan)
+        same(*seen)
+
     @precondition(lambda self: len(self.ids()) > 1)
     @rule(data=st.data(), pick=PICKS, replaced=st.none() | PICKS)
     def put_link(self, data, pick, replaced):

@@ -67,8 +67,7 @@ async def test_session_finds_what_earlier_session_stored(database):
             await fork.observe('<ref id="own">mine</ref>')
     assert {"talk", "branch"} == {one.name for one in await admin.list_conversations(database)}
     assert ("default",) == await admin.list_namespaces(database)
-    conversations = await admin.list_conversations(database)
-    await conversations.delete("talk")
+    await admin.delete_conversation(database, "talk")
     async with opened(database, "branch") as session:
         assert "shields, then fleets" == session.refs.get("ref:plan").content.text
     assert (await session_check(database)).ok
@@ -392,7 +391,7 @@ async def test_command_line_works_on_server(database, capsys, tmp_path, monkeypa
     async with opened(url) as session:
         await session.memories.save_insight("the reactor is cold")
     commands = (
-        ["check", url], ["list", url], ["forget", "--about", "1-1", "--yes", url], ["stats", url],
+        ["check", url], ["list", url], ["erase", "--about", "1-1", "--yes", url], ["stats", url],
         ["conversations", "assign", "none", url, "--namespace", "b"],
         ["backup", url, str(tmp_path / "copy")], ["copy", url, "other.mama"], ["view", url],
     )  # fmt: skip

@@ -240,7 +240,9 @@ SECTION = {
 
 
 def test_references_view_has_entries_types_failures_and_omissions():
-    view = References.from_result({"id": "2-1", "references": SECTION, "references_meta": {"omitted_ids": ["0-1", "0-2"]}})
+    view = References.from_result(
+        {"id": "2-1", "references": SECTION, "references_meta": {"omitted_ids": ["0-1", "0-2"]}}
+    )
 
     assert SECTION == view
     assert (3, ["1-1", "1-2", "9-1"]) == (len(view), list(view))

@@ -4,12 +4,12 @@ import pytest
 
 from mama_structs import (
     DescriptorSettings,
-    ToolSelector,
     Filter,
     HashEmbedder,
     ReferenceOptions,
     Session,
     Settings,
+    ToolSelector,
     ToolSettings,
 )
 from mama_structs.adapters.shared.tool_results import answer_tool_call
@@ -17,6 +17,7 @@ from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidHandle, 
 from mama_structs.testing import FakeSource
 from mama_structs.tools.deprecated import reset_warnings
 
+SAVED = {"topic": "auth", "content": "Use JWT for logins", "reasoning": "stateless"}
 DECISION = {"topic": "auth", "decision": "Use JWT for logins", "reasoning": "stateless"}
 
 
@@ -31,7 +32,7 @@ async def session():
 
 async def test_memory_ids_are_resolved_like_entity_ids(session):
     """A decision shows its outcome."""
-    saved = await session.memories.save_decision(**DECISION)
+    saved = await session.memories.save_decision(**SAVED)
     insight = await session.memories.save_insight("tokens cannot be revoked")
     await session.memories.set_outcome(saved.id, "FAILED", reason="a stolen token")
     result = await session.resolver.enrich({"basis": [saved.id, insight.id]})
@@ -52,7 +53,7 @@ async def test_unknown_memory_id_is_failed_reference(session):
 
 
 async def test_memory_reference_is_never_cached(session):
-    saved = await session.memories.save_decision(**DECISION)
+    saved = await session.memories.save_decision(**SAVED)
     before = await session.resolver.enrich({"basis": saved.id})
     await session.memories.set_outcome(saved.id, "PARTIAL", reason="half of it")
     after = await session.resolver.enrich({"basis": saved.id})
@@ -62,10 +63,10 @@ async def test_memory_reference_is_never_cached(session):
 
 
 async def test_memory_id_in_text_is_a_mention(session):
-    saved = await session.memories.save_decision(**DECISION)
+    saved = await session.memories.save_decision(**SAVED)
     naming = await session.memories.save_insight(f"see {saved.id}: it was wrong")
 
-    assert [naming.id] == [memory.id for memory in await session.memories.list(predicate=Filter(mentions=saved.id))]
+    assert [naming.id] == [memory.id for memory in await session.memories.list(where=Filter(mentions=saved.id))]
 
 
 # Decisions about entities
@@ -90,7 +91,7 @@ async def test_references_contain_three_newest_decisions_about_entity(session):
 async def test_evidence_outlives_its_conversation(tmp_path):
     async with Session.open(tmp_path, embedder=HashEmbedder(), conversation="one") as session:
         await session.observe('<ref id="plan">\n 1. shields\r\n</ref>')
-        saved = await session.memories.save_decision(**DECISION, evidence=["ref:plan", "https://example.org/#x"])
+        saved = await session.memories.save_decision(**SAVED, evidence=["ref:plan", "https://example.org/#x"])
         text = session.refs.get("ref:plan").text
         session.refs.delete("ref:plan")
     async with Session.open(tmp_path, embedder=HashEmbedder(), conversation="two") as session:
@@ -106,7 +107,7 @@ async def test_tool_accepts_evidence_handle_alone_and_in_list(session, given):
     answers = [await session.call("save/decision", {**DECISION, "evidence": form}) for form in ([given], given)]
 
     for saved in answers:
-        (piece,) = await session.memories.evidence_of(saved["id"])
+        (piece,) = await session.memories.evidence(saved["id"])
         assert ("ref:plan@1", "1. shields") == (piece.source, piece.text)
 
 
@@ -156,9 +157,9 @@ async def test_unknown_evidence_handle_saves_nothing(session):
 async def test_evidence_handle_is_recognized_inside_quotes_and_brackets(session, given):
     """Also in capitals."""
     await session.observe('<ref id="plan">1. shields</ref>')
-    saved = await session.memories.save_decision(**DECISION, evidence=[given])
+    saved = await session.memories.save_decision(**SAVED, evidence=[given])
 
-    assert ["ref:plan@1"] == [one.source for one in await session.memories.evidence_of(saved.id)]
+    assert ["ref:plan@1"] == [one.source for one in await session.memories.evidence(saved.id)]
 
 
 @pytest.mark.parametrize("given", ["ref: plan", "ref:plan, fd:1", "ref:plan@01", "fd:", "fd:x", "ref: see the wiki"])
@@ -166,7 +167,7 @@ async def test_malformed_evidence_handle_is_rejected(session, given):
     """As plain text it would be meaningless without its conversation."""
     await session.observe('<ref id="plan">1. shields</ref>')
     with pytest.raises(InvalidHandle):
-        await session.memories.save_decision(**DECISION, evidence=[given])
+        await session.memories.save_decision(**SAVED, evidence=[given])
 
     assert 0 == await session.memories.count()
 
@@ -174,7 +175,7 @@ async def test_malformed_evidence_handle_is_rejected(session, given):
 async def test_model_cannot_name_evidence_by_hash(session):
     """Models never see a hash, so it is made up."""
     await session.observe('<ref id="plan">1. shields</ref>')
-    saved = await session.memories.save_decision(**DECISION, evidence=["ref:plan"])
+    saved = await session.memories.save_decision(**SAVED, evidence=["ref:plan"])
     forged = saved.evidence[0].replace("plan@1", "forged@7")
     with pytest.raises(InvalidArgument, match="must not name a text by its hash"):
         await session.call("save/decision", {**DECISION, "evidence": [forged]})
@@ -184,7 +185,7 @@ async def test_model_cannot_name_evidence_by_hash(session):
 
 @pytest.mark.parametrize("words", ["reference", "refs:x", "see ref:x", "https://example.org/ref:x"])
 async def test_text_similar_to_handle_is_stored_as_text(session, words):
-    saved = await session.memories.save_decision(**DECISION, evidence=[words])
+    saved = await session.memories.save_decision(**SAVED, evidence=[words])
 
     assert (words,) == saved.evidence
 
@@ -194,7 +195,7 @@ async def test_fork_resolves_evidence_with_its_own_handles(session):
     fork = session.fork()
     await fork.observe('<ref id="plan">second</ref>')
     saved = [await one.call("save/decision", {**DECISION, "evidence": ["ref:plan"]}) for one in (session, fork)]
-    texts = [(await session.memories.evidence_of(answer["id"]))[0].text for answer in saved]
+    texts = [(await session.memories.evidence(answer["id"]))[0].text for answer in saved]
     await fork.close()
 
     assert ["first", "second"] == texts
@@ -240,10 +241,10 @@ async def test_session_without_memory_tools_has_working_memories():
         assert ("read_fd", "list_refs", "get_ref", "search_fd", "edit_ref", "put_ref") == session.tools.names
         with pytest.raises(UnknownTool):
             await session.call("list_decisions")
-        await session.memories.save_decision(**DECISION)
+        await session.memories.save_decision(**SAVED)
 
 
-async def test_session_and_fork_use_given_exposure():
+async def test_session_and_fork_use_given_tool_selector():
     async with Session.open(embedder=HashEmbedder(), tool_selector=ToolSelector(cues=())) as session:
         fork = session.fork()
         for one in (session, fork):

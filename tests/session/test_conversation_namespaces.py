@@ -227,7 +227,7 @@ async def test_assign_moves_conversation_to_another_namespace(place, capsys):
     await recorded(place, ROWS)
     code, said = await asyncio.to_thread(moved, capsys, "raid", place, "--namespace", "alice")
 
-    assert (0, "raid is moved from default to alice, with 3 refs and descriptors\n") == (code, said)
+    assert (0, "raid was moved from default to alice, with 3 refs and descriptors\n") == (code, said)
     assert {} == await texts(place, conversation="raid")
     async with opened(place, "alice", "raid") as session:
         assert "alice v2" == session.refs.get("plan").text

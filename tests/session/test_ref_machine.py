@@ -8,7 +8,7 @@ from hypothesis.stateful import Bundle, consumes, invariant, multiple, rule
 from memory_helpers import END_CONNECTIONS, is_on_server, url_of
 from postgres_helpers import administer
 
-from mama_structs import Session
+from mama_structs import Session, admin
 from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidParameter
 from mama_structs.testing.machines import SessionMachine
 
@@ -141,7 +141,10 @@ class RefsAgainstAModel(SessionMachine):
         if old and sum(text.startswith(old, at) for at in range(len(text))) == 1:
             ref = pair.session.refs.edit(handle, old, new)
             changed = text[:start] + new + text[start + len(old) :]
-            assert pair.model.mark(handle[4:].partition("@")[0], changed, cut=handle in pair.model.cut) == ref.versioned_handle
+            assert (
+                pair.model.mark(handle[4:].partition("@")[0], changed, cut=handle in pair.model.cut)
+                == ref.versioned_handle
+            )
         elif handle:
             with pytest.raises(InvalidParameter):
                 pair.session.refs.edit(handle, old, new)
@@ -151,16 +154,16 @@ class RefsAgainstAModel(SessionMachine):
         handle = other.model.newest(ref_id)
         if handle is None:
             with pytest.raises(HandleNotFound):
-                pair.session.refs.adopt(other.session, ref_id)
+                pair.session.refs.copy_from(other.session, ref_id)
         else:
-            ref = pair.session.refs.adopt(other.session, ref_id)
+            ref = pair.session.refs.copy_from(other.session, ref_id)
             cut = handle in other.model.cut
             assert pair.model.mark(ref_id, other.model.held[handle], cut=cut) == ref.versioned_handle
 
     @rule(pair=pairs, ref_id=IDS, text=TEXTS)
     def ingest_without_waiting(self, pair, ref_id, text):
         async def ingest():
-            pair.session.refs.ingest(f'<ref id="{ref_id}">\n{text}\n</ref>')
+            pair.session.refs.observe(f'<ref id="{ref_id}">\n{text}\n</ref>')
 
         self.run(ingest())
         pair.model.mark(ref_id, text)

@@ -120,7 +120,8 @@ class TestOpening:
             del session
             gc.collect()
 
-        assert ["<Session, 17 tools, 0 handles> was never closed"] == [str(warning.message) for warning in caught]
+        shown = "<Session in namespace 'default', 17 tools, 0 handles>"
+        assert [f"{shown} was never closed"] == [str(warning.message) for warning in caught]
 
 
 class TestTools:
@@ -254,7 +255,7 @@ class TestWhichSession:
 async def test_failed_use_in_another_loop_does_not_bind_the_session():
     async with session_on() as session:
         with pytest.raises(WrongLoop):
-            await asyncio.to_thread(asyncio.run, session.resolver.query("0-1"))
+            await asyncio.to_thread(asyncio.run, session.resolver.fetch("0-1"))
         assert "Orbital" == await guild_name()
 
 

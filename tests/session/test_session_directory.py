@@ -405,7 +405,7 @@ async def test_row_with_invalid_key_is_reported_and_skipped(place, key):
     change_rows(place, ("UPDATE Cache SET key = ? WHERE key = ?", (key, "refs/c/0000000002/ref:b@1")))
     async with Session.open(place, conversation="c") as session:
         assert ["ref:a@1", "ref:c@1"] == list(session.refs)
-        assert key in {finding.key for finding in (await admin.check(session)).findings}
+        assert key in {finding.key for finding in (await admin.check(session)).issues}
         session.refs.delete("ref:a")
     assert 3 == await texts_on_disk(place)
 
@@ -430,7 +430,7 @@ async def test_missing_text_is_reported_when_another_conversation_deleted_it(pla
     change_rows(place, ("DELETE FROM Cache WHERE key = ?", (f"texts/{digest}",)))
     async with Session.open(place, conversation="x") as session:
         report = await admin.check(session)
-        assert ["refs/x/0000000001/fd:1"] == [one.key for one in report.findings if one.kind == "missing"]
+        assert ["refs/x/0000000001/fd:1"] == [one.key for one in report.issues if one.kind == "missing"]
         with pytest.raises(HandleDamaged):
             session.refs.get("fd:1")
 

@@ -189,7 +189,7 @@ async def test_damaged_entry_is_reported_and_others_load(place):
         assert "text three" == session.refs.get("c").text
         report = await admin.check(session)
         assert not report.ok
-        assert {f"texts/{digest}", "refs/c/0000000002/ref:b@1"} <= {finding.key for finding in report.findings}
+        assert {f"texts/{digest}", "refs/c/0000000002/ref:b@1"} <= {finding.key for finding in report.issues}
         assert "text" not in str(report).replace("texts/", "")
         # The new version replaces the damaged one, and does not reuse its number.
         assert 2 == (await session.observe('<ref id="b">again</ref>')).refs[0].version
@@ -205,7 +205,7 @@ async def test_check_reports_missing_text(place):
     async with Session.open(place, conversation="c") as session:
         report = await admin.check(session)
 
-        assert ["missing"] == [finding.kind for finding in report.findings if finding.severity == "error"]
+        assert ["missing"] == [finding.kind for finding in report.issues if finding.severity == "error"]
         with pytest.raises(HandleDamaged, match="missing"):
             session.refs.get("a")
 
@@ -389,7 +389,7 @@ async def test_read_fd_accepts_page_alone(place):
 )
 async def test_ref_tools_return_typed_errors(tmp_path, tool, arguments, word):
     (tmp_path / "there").write_text("old")
-    async with Session.open(settings=typed(root=str(tmp_path))) as session:
+    async with Session.open(settings=typed(files_root=str(tmp_path))) as session:
         session.refs.add("one\ntwo\nthree")
         answer = await session.call(tool, arguments)
 
@@ -503,7 +503,7 @@ async def test_files_directory_is_set_by_argument_setting_or_variable(tmp_path, 
     """The directory is created with the first file, and forks use it, too."""
     out = tmp_path / "new" / "out"
     environ = {"MAMA_STRUCTS_DESCRIPTORS_ROOT": str(out)}
-    settings = {"argument": None, "setting": typed(root=out), "variable": Settings.from_env(environ)}[way]
+    settings = {"argument": None, "setting": typed(files_root=out), "variable": Settings.from_env(environ)}[way]
     async with Session.open(files_root=out if way == "argument" else None, settings=settings) as session:
         assert "fd_to_file" in session.system_prompt()
         assert not out.exists()
@@ -514,7 +514,7 @@ async def test_files_directory_is_set_by_argument_setting_or_variable(tmp_path, 
 
 
 async def test_files_argument_overrides_setting(tmp_path):
-    async with Session.open(files_root=tmp_path / "a", settings=typed(root=tmp_path / "b")) as session:
+    async with Session.open(files_root=tmp_path / "a", settings=typed(files_root=tmp_path / "b")) as session:
         assert tmp_path / "a" == session.refs.files_root
 
 
@@ -1021,7 +1021,7 @@ def test_session_of_another_loop_raises_wrong_loop(place):
 def test_forked_process_raises_and_parent_continues(place):
     code = """
         import asyncio, os, sys
-        from mama_structs import Session
+        from mama_structs import Session, admin
         from mama_structs.errors import WrongLoop
         async def main():
             async with Session.open(sys.argv[1], conversation="c") as session:
@@ -1029,7 +1029,7 @@ def test_forked_process_raises_and_parent_continues(place):
                 child = os.fork()
                 if child == 0:
                     told = []
-                    for use in (lambda: session.refs.add("x"), lambda: session.refs.ingest("x"), session.fork):
+                    for use in (lambda: session.refs.add("x"), lambda: session.refs.observe("x"), session.fork):
                         try:
                             use()
                         except WrongLoop:

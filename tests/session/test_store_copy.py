@@ -141,11 +141,11 @@ async def do(session, step, record, number):
     elif step == "ref":
         await session.observe(f'<ref id="r{number % 3}">{text}</ref>')
     elif step == "forget":
-        await store.forget(chosen.id)
+        await store.erase(chosen.id)
     elif step == "delete":
         await store.delete(chosen.id)
     elif step == "correct":
-        await store.correct(chosen.id, text)
+        await store.update(chosen.id, text)
     elif step == "link" and known[0] != chosen:
         await store.link(chosen.id, known[0].id, f"word {number % 4}")
     elif step == "supersede" and chosen.type == "decision":
@@ -303,7 +303,7 @@ async def test_copy_rejects_target_with_other_data(source, tmp_path):
         await session.memories.save_context("somebody else's")
 
     async def other(session):
-        await session.memories.correct((await session.memories.list())[-1].id, "another text")
+        await session.memories.update((await session.memories.list())[-1].id, "another text")
 
     async def note(session):
         await session.memories._shared.write(lambda writer: writer.set_note("own/note", "another"))

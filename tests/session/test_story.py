@@ -14,10 +14,10 @@ PLAN = "1. Two planetary shields on 2-1 before the next ore run.\n2. Fleet 9-11 
 
 SCRIPT_PROLOGUE = """
 import asyncio, json, sys
-from mama_structs import DescriptorSettings, HashEmbedder, ReferenceSettings, Session, Settings
+from mama_structs import DescriptorSettings, HashEmbedder, ReferenceSettings, Session, Settings, admin
 
 store, url, root = sys.argv[1:4]
-settings = Settings(references=ReferenceSettings(include_memories=True), descriptors=DescriptorSettings(root=root))
+settings = Settings(references=ReferenceSettings(include_memories=True), descriptors=DescriptorSettings(files_root=root))
 
 def opened(conversation):
     return Session.open(store, structs=url, conversation=conversation, settings=settings, embedder=HashEmbedder())
@@ -31,7 +31,9 @@ PLAN = sys.argv[4]
 
 async def main():
     async with opened("monday") as session:
-        before = await session.memories.save_decision("orchard", "Mine 2-1 without shields", "nobody raids out here")
+        before = await session.memories.save_decision(
+            "Mine 2-1 without shields", topic="orchard", reasoning="nobody raids out here"
+        )
         seen = await look(session)
         await session.call("evolve/outcome", {"decision_id": before.id, "outcome": "FAILED", "reason": "raided at night"})
         await session.observe(f'I suggest this. <ref id="plan">\\n{PLAN}\\n</ref> Shall I?')
@@ -65,7 +67,7 @@ async def main():
         found = await session.call("search/by_context", {"query": "why shields on 2-1 before mining?"})
         whole = await session.call("load/context", {"id": ids["planned"]})
         seen = await look(session)
-        kept = [one.text for one in await session.memories.evidence_of(ids["planned"])]
+        kept = [one.text for one in await session.memories.evidence(ids["planned"])]
         named = await session.resolver.enrich({"because_of": ids["before"]})
     async with opened("monday") as session:
         plan = session.refs.get("ref:plan").text

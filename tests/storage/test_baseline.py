@@ -53,7 +53,7 @@ async def test_store_of_the_baseline_has_the_same_memories(root, expected, names
         memories = session.memories
         found = {
             one.id: [one.type.value, one.content, one.topic, [each.text for each in await memories.evidence(one.id)]]
-            async for one in memories.all()
+            async for one in memories.iter_all()
         }
         # Compare an export, too, because it contains all stored fields of memories and links.
         lines = await exported(session, root)

@@ -16,12 +16,12 @@ from mama_structs.errors import InvalidArgument, MalformedResponse
 from mama_structs.structs import (
     Address,
     Answer,
+    EntityPage,
     Fleet,
     FleetStatus,
     GridAnswer,
     Guild,
     Infusion,
-    Page,
     Planet,
     PlanetAnswer,
     PlanetStatus,
@@ -29,9 +29,9 @@ from mama_structs.structs import (
     PlayerAnswer,
     Provider,
     Reactor,
-    Record,
     Struct,
     StructAnswer,
+    StructsModel,
     StructType,
     answers,
     entities,
@@ -52,7 +52,7 @@ DATA = Path(__file__).parent.parent / "data" / "structs"
 FILES = {
     "lcd_captured/fleet_rows_trimmed.json": list[Fleet],
     "lcd_captured/grid_records.json": list[GridRecord],
-    "lcd_captured/permission_by_player_page.json": Page[PermissionRecord],
+    "lcd_captured/permission_by_player_page.json": EntityPage[PermissionRecord],
     "lcd_captured/planet_attribute_records.json": list[AttributeRecord],
     "lcd_captured/planet_rows_trimmed.json": list[Planet],
     "lcd_captured/player_rows_trimmed.json": list[Player],
@@ -62,19 +62,19 @@ FILES = {
     "lcd_docs/address.json": AddressAnswer,
     "lcd_docs/error_object_not_found.json": ErrorBody,
     "lcd_docs/guild_0-1.json": Answer[Guild],
-    "lcd_docs/guild_rank_permission_by_object.json": Page[GuildRankPermissionRecord],
+    "lcd_docs/guild_rank_permission_by_object.json": EntityPage[GuildRankPermissionRecord],
     "lcd_docs/infusion_record_partial.json": Infusion,
     "lcd_docs/planet_2-1.json": PlanetAnswer,
     "lcd_docs/player_1-11.json": PlayerAnswer,
-    "lcd_docs/player_list_empty.json": Page[Player],
+    "lcd_docs/player_list_empty.json": EntityPage[Player],
     "lcd_docs/reactor_3-1.json": GridAnswer[Reactor],
 }
 RECORD_CLASSES = {
     model
     for module in (entities, answers)
     for model in vars(module).values()
-    if isinstance(model, type) and issubclass(model, Record) and not vars(model).get("__parameters__")
-} - {Record}
+    if isinstance(model, type) and issubclass(model, StructsModel) and not vars(model).get("__parameters__")
+} - {StructsModel}
 ANSWERED = ["Guild", "Infusion", "Fleet", "Agreement", "StructType", "GuildMembershipApplication", "GridRecord"]
 ON_GRID = ["Reactor", "Substation", "Allocation", "Provider"]
 LISTED = [
@@ -85,7 +85,7 @@ LISTED = [
 LISTED += ["PermissionRecord", "GuildRankPermissionRecord", "InternalAddressAssociation"]
 PARAMETRISED = {
     answer[getattr(entities, name)]
-    for answer, names in ((Answer, ANSWERED), (GridAnswer, ON_GRID), (Page, LISTED))
+    for answer, names in ((Answer, ANSWERED), (GridAnswer, ON_GRID), (EntityPage, LISTED))
     for name in names
 }
 RECORDS = sorted(RECORD_CLASSES | PARAMETRISED, key=lambda model: model.__name__)
@@ -127,7 +127,7 @@ def test_answer_has_typed_values():
 
 
 def test_absent_fields_are_recorded():
-    """A missing number is 0 and listed in `absent`."""
+    """A missing number is 0 and listed in `missing_fields`."""
     player = structure({"id": "1-1", "index": "0"}, Player)
 
     assert (0, 0) == (player.index, player.guild_rank)
@@ -295,9 +295,9 @@ def test_null_object_is_none_and_differs_from_absent():
         pytest.param({"Player": None}, PlayerAnswer, "$.Player", id="null entity"),
         pytest.param({}, PlayerAnswer, "$.Player", id="no entity"),
         pytest.param({"player": {"id": "1-1"}}, PlayerAnswer, "$.Player", id="lower-case envelope"),
-        pytest.param({"Planet": [{"id": "2-1"}] * 3 + [{"id": "2-1", "space": [5]}]}, Page[Planet],
+        pytest.param({"Planet": [{"id": "2-1"}] * 3 + [{"id": "2-1", "space": [5]}]}, EntityPage[Planet],
                      "$.Planet[3].space[0]", id="in a page"),
-        pytest.param({"Planet": {}}, Page[Planet], "$.Planet", id="object as rows"),
+        pytest.param({"Planet": {}}, EntityPage[Planet], "$.Planet", id="object as rows"),
         pytest.param([{"id": "5-1"}, []], list[Struct], "$[1]", id="array as row"),
         pytest.param("abc", list[Struct], "$", id="text as rows"),
         pytest.param([], Player, "$", id="array as record"),
@@ -321,7 +321,7 @@ def test_malformed_error_names_expected_type_and_truncates_value():
 
 
 @pytest.mark.parametrize(
-    "model", [float, bytes, dict[str, str], Answer, Page, GridAnswer, set[str], typing.Literal["a"]]
+    "model", [float, bytes, dict[str, str], Answer, EntityPage, GridAnswer, set[str], typing.Literal["a"]]
 )
 def test_structure_rejects_unsupported_type(model):
     """The default hooks of cattrs would coerce values."""
@@ -338,8 +338,8 @@ def test_unstructure_rejects_unsupported_value(value):
         unstructure(value)
 
 
-def test_invalid_as_written_is_rejected():
-    with pytest.raises(InvalidArgument, match="as_written"):
+def test_invalid_wire_names_is_rejected():
+    with pytest.raises(InvalidArgument, match="wire_names"):
         unstructure(Address(wire_names={"player_id": 5}))
 
 
@@ -386,7 +386,7 @@ def values(hint, attribute):
         return st.lists(values(arguments[0], attribute), max_size=4)
     if str in arguments:
         return st.sampled_from([member.value for member in arguments[0]]) | TEXT
-    return payloads(hint) if isinstance(hint, type) and issubclass(hint, Record) else SCALARS[hint]
+    return payloads(hint) if isinstance(hint, type) and issubclass(hint, StructsModel) else SCALARS[hint]
 
 
 def payloads(model):

@@ -18,14 +18,14 @@ from mama_structs import structs
 from mama_structs.structs import (
     Address,
     Answer,
+    EntityPage,
     Fleet,
     FleetStatus,
     GridAnswer,
     Guild,
-    Page,
     Provider,
     Reactor,
-    Record,
+    StructsModel,
     StructType,
     answers,
     entities,
@@ -40,9 +40,9 @@ RECORDS = [
     value
     for module in (entities, answers)
     for value in vars(module).values()
-    if isinstance(value, type) and issubclass(value, Record)
+    if isinstance(value, type) and issubclass(value, StructsModel)
 ]
-RECORDS += [Answer[Guild], GridAnswer[Reactor], Page[Guild]]
+RECORDS += [Answer[Guild], GridAnswer[Reactor], EntityPage[Guild]]
 
 
 def wire_names(model):
@@ -54,7 +54,7 @@ def test_type_hints_of_every_model_resolve(model):
     """Tools evaluate annotations, so none may be imported for type checkers only."""
     hints = typing.get_type_hints(model)
 
-    assert {"extra", "absent", "as_written"} <= hints.keys()
+    assert {"extra", "missing_fields", "wire_names"} <= hints.keys()
     assert hints.keys() - {"return"} >= {attribute.name for attribute in attrs.fields(model)}
 
 
@@ -77,7 +77,7 @@ def test_struct_type_has_every_field_of_the_chain():
     [
         (structs.Infusion, "destinationType destinationId fuel power commission playerId address ratio defusing"),
         (Pagination, "next_key total"),
-        (Page[GuildRankPermissionRecord], "guild_rank_permission_records pagination"),
+        (EntityPage[GuildRankPermissionRecord], "guild_rank_permission_records pagination"),
         (structs.StructAnswer, "Struct gridAttributes structAttributes structDefenders"),
     ],
 )  # fmt: skip
@@ -118,7 +118,9 @@ def test_repr_shows_non_default_fields_and_evaluates_to_equal_record():
 
 
 def test_repr_of_absent_names_is_sorted():
-    assert "Coin(absent=frozenset(['amount', 'denom']))" == repr(Coin(missing_fields=frozenset({"denom", "amount"})))
+    assert "Coin(missing_fields=frozenset(['amount', 'denom']))" == repr(
+        Coin(missing_fields=frozenset({"denom", "amount"}))
+    )
 
 
 def test_extra_affects_equality_but_not_hash():
@@ -191,7 +193,7 @@ def test_generic_answer_is_one_class_with_evaluable_repr():
     assert Answer[Guild] is type(answer)
     assert answer == eval(repr(answer))
     assert isinstance(answer, Answer)
-    assert not isinstance(answer, Page)
+    assert not isinstance(answer, EntityPage)
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
@@ -199,7 +201,7 @@ def test_answers_and_pages_can_be_copied_and_pickled(copied):
     """No module has an attribute for the class of `Answer[Guild]`."""
     answer = Answer[Guild](entity=Guild(id=EntityId.parse("0-1")), height=3)
     player = structs.PlayerAnswer(entity=structs.Player(id=EntityId.parse("1-1")), extra={"new": 1})
-    page = Page[Guild](records=(answer.entity,), pagination=Pagination(next_key="a"))
+    page = EntityPage[Guild](records=(answer.entity,), pagination=Pagination(next_key="a"))
 
     for one in (answer, player, page):
         assert one == copied(one)
@@ -225,7 +227,7 @@ def test_records_can_be_copied_and_pickled_with_extra_fields(copied):
     assert hash(player) == hash(copied(player))
 
 
-@pytest.mark.parametrize("name", ["extra", "as_written"])
+@pytest.mark.parametrize("name", ["extra", "wire_names"])
 def test_record_mappings_are_read_only(name):
     """Holds for copies, and if the passed dictionary changes later."""
     given = {"guild_id": "0-0"}

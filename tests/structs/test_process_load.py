@@ -19,7 +19,7 @@ from mama_structs.references.http_api import Backoff
 from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.resolver import Resolver
 from mama_structs.settings import ReferenceSettings
-from mama_structs.structs import tools
+from mama_structs.structs import structs_tools
 from mama_structs.testing import FakeClock, FakeNode, Fault
 
 FIFTY = [f"1-{number}" for number in range(1, 51)]
@@ -310,7 +310,7 @@ async def test_tool_answers_are_at_most_one_second_old_unlike_references(node):
     clock = FakeClock(start=100.0)
     async with StructsClient(node.url) as client:
         resolver = Resolver([StructsSource(client)], clock=clock.now)
-        ready = tools(client, resolver=resolver, metadata=True)
+        ready = structs_tools(client, resolver=resolver, metadata=True)
         query, page = ready["structs_query_planet"], ready["structs_list_planets"]
 
         async def asked(call):

@@ -13,7 +13,7 @@ import pytest
 from mama_structs import EntityType, Resolver, Session, Source, StructsClient, StructsSource
 from mama_structs._internal.jsonable import to_json_text
 from mama_structs.errors import InvalidArgument
-from mama_structs.structs import STRUCTS_SCHEME, tools
+from mama_structs.structs import STRUCTS_SCHEME, structs_tools
 from mama_structs.testing import FakeNode, World
 from mama_structs.tools.tool import Tool
 
@@ -53,7 +53,7 @@ async def client(node):
 
 @pytest.fixture
 async def ready(client):
-    return tools(client)
+    return structs_tools(client)
 
 
 def existing(node, kind):
@@ -287,7 +287,7 @@ async def test_tool_schema_and_validation_agree(node, name):
 def test_tools_reject_url(origin):
     """The client for it could never be closed. The hint names the alternatives."""
     with pytest.raises(InvalidArgument, match="could never be closed") as raised:
-        tools(origin)
+        structs_tools(origin)
 
     assert "give a StructsClient" in raised.value.hint
     assert "Session.open(structs=URL)" in raised.value.hint
@@ -295,12 +295,12 @@ def test_tools_reject_url(origin):
 
 async def test_tools_reject_object_with_url(node):
     with pytest.raises(InvalidArgument, match="could never be closed"):
-        tools(node)
+        structs_tools(node)
 
 
 async def test_tools_accept_source_that_host_can_close(node):
     source = StructsSource(node.url)
-    answer = await tools(source)["structs_query_guild"]("0-1")
+    answer = await structs_tools(source)["structs_query_guild"]("0-1")
     await source.close()
 
     assert "0-1" == answer["Guild"]["id"]
@@ -309,7 +309,7 @@ async def test_tools_accept_source_that_host_can_close(node):
 
 async def test_tools_of_fetch_only_object_are_query_tools():
     fetches = Fetches()
-    ready = tools(fetches)
+    ready = structs_tools(fetches)
 
     assert 10 == len(ready)
     assert {"id": "1-11"} == await ready["structs_query_player"]("1-11")
@@ -319,7 +319,7 @@ async def test_tools_of_fetch_only_object_are_query_tools():
 @pytest.mark.parametrize("origin", [None, 7, object()])
 def test_tools_reject_origin_without_fetch(origin):
     with pytest.raises(InvalidArgument, match="structs must be"):
-        tools(origin)
+        structs_tools(origin)
 
 
 async def test_tools_accept_resolver_on_the_same_chain(client, node):
@@ -333,7 +333,7 @@ async def test_tools_accept_resolver_on_the_same_chain(client, node):
         (fetches, [StructsSource(fetches)]),
         (fetches, [Source(STRUCTS_SCHEME, fetch=fetches.fetch)]),
     ):
-        assert tools(origin, resolver=Resolver(sources))
+        assert structs_tools(origin, resolver=Resolver(sources))
 
 
 async def test_tools_reject_resolver_on_another_chain(client):
@@ -345,9 +345,9 @@ async def test_tools_reject_resolver_on_another_chain(client):
         [StructsSource(Fetches())],
     ):
         with pytest.raises(InvalidArgument, match="resolver must ask the chain that the tools ask"):
-            tools(client, resolver=Resolver(sources))
+            structs_tools(client, resolver=Resolver(sources))
     with pytest.raises(InvalidArgument, match="resolver must be a Resolver"):
-        tools(client, resolver="http://localhost:1317")
+        structs_tools(client, resolver="http://localhost:1317")
 
 
 async def test_pages_of_two_chains_are_cached_separately():
@@ -359,11 +359,11 @@ async def test_pages_of_two_chains_are_cached_separately():
         StructsClient(second.url) as other,
         Resolver([StructsSource(one)]) as resolver,
     ):
-        ready = tools(one, resolver=resolver)
+        ready = structs_tools(one, resolver=resolver)
         mine = await ready["structs_list_guilds"]()
-        # Add the second source directly, because `tools` rejects a resolver of another chain.
+        # Add the second source directly, because `structs_tools` rejects a resolver of another chain.
         resolver.sources = (StructsSource(other), *resolver.sources)
-        theirs = await tools(other, resolver=resolver)["structs_list_guilds"]()
+        theirs = await structs_tools(other, resolver=resolver)["structs_list_guilds"]()
 
         assert [first.data.rows("guild"), second.data.rows("guild")] == [mine["Guild"], theirs["Guild"]]
 

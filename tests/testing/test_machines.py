@@ -34,7 +34,7 @@ class Losing(MemoryMachine):
     @precondition(lambda self: self.acknowledged)
     @rule()
     def lose(self):
-        self.run(self.session.memories.delete(next(iter(self.acknowledged))))
+        self.attempt(self.session.memories.delete(next(iter(self.acknowledged))))
 
 
 class Failing(SessionMachine):

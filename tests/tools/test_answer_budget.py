@@ -193,7 +193,7 @@ def arguments_for(tool, ids):
 def holds(world, name, arguments):
     """Call a tool, and assert that its answer fits into the budget. A structured answer must be valid JSON."""
     told = world.answer(name, arguments)
-    budget = world.session.refs.budget
+    budget = world.session.refs._budget
     assert budget.fits(told.text), f"{name} answers with {budget.size(told.text)} of {budget.limit}"
     if not told.is_error and isinstance(told.data, dict | list):
         json.loads(told.text)

@@ -53,8 +53,8 @@ def test_repr_shows_version_counts_and_mode(exposed, tools):
     narrow = exposed.for_message(RESUMING)
     tools.add(run, name="save/file")
 
-    assert f"<ToolView version 1: {len(tools) - 1} of {len(tools) - 1} tools, auto>" == first
-    assert f"<ToolView version 2: {len(narrow.names)} of {len(tools)} tools, auto>" == repr(exposed)
+    assert f"<ExposedTools version 1: {len(tools) - 1} of {len(tools) - 1} tools, auto>" == first
+    assert f"<ExposedTools version 2: {len(narrow.names)} of {len(tools)} tools, auto>" == repr(exposed)
 
 
 def test_added_tool_is_visible(exposed, tools):
@@ -185,7 +185,7 @@ def test_unknown_mode_is_rejected(tools):
 
 def test_given_exposure_is_used(tools):
     exposure = ToolSelector(cues=())
-    exposed = ExposedTools(tools, exposure=exposure, mode="force_dynamic")
+    exposed = ExposedTools(tools, selector=exposure, mode="force_dynamic")
 
     assert exposure is exposed.selector
     assert "force_dynamic" == exposed.mode

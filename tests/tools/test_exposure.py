@@ -448,9 +448,9 @@ def test_exposure_accepts_custom_context():
     rule = SelectionRule(kind="planning", tools=("search/*",), priority=("search/recent",), doubt_words="but")
     exposure = ToolSelector(cues=[Cue(kind="planning", pattern=r"\bplan\b", weight=0.9)], rules=[rule], always=())
 
-    assert ToolSelection("planning", 0.9, frozenset(n for n in MEMORY_TOOLS if n.startswith("search/")), rule.priority) == (
-        exposure.detect("Plan the week")
-    )
+    assert ToolSelection(
+        "planning", 0.9, frozenset(n for n in MEMORY_TOOLS if n.startswith("search/")), rule.priority
+    ) == (exposure.detect("Plan the week"))
     assert "all" == exposure.detect("plan the week, but slowly").tool_names
     assert exposure.detect("planets").kind is None
 
@@ -481,7 +481,10 @@ def test_detect_applies_masks_and_other_requests():
         (lambda: Cue(kind="searching", words=("a",), weight=1.1), "weight must be"),
         (lambda: Cue(kind=3, words=("a",)), "kind must be"),
         (lambda: SelectionRule(kind="a", tools="save/*"), "tools must be a tuple"),
-        (lambda: SelectionRule(kind="a", tools=("save/*",), doubt_words="("), "doubt_words must be a regular expression"),
+        (
+            lambda: SelectionRule(kind="a", tools=("save/*",), doubt_words="("),
+            "doubt_words must be a regular expression",
+        ),
         (lambda: SelectionRule(kind="a", tools=("save/*",), doubt_words=3), "doubt_words must be a regular expression"),
         (lambda: ToolSelector(threshold=2), "threshold must be"),
         (lambda: ToolSelector(threshold="0.7"), "threshold must be"),

@@ -138,7 +138,9 @@ async def test_call_limits_inserted_text_to_a_million_characters(session):
     """A handle alone has no limit."""
     session.refs.put("big", "x" * 300_000)
     await session.refs.run_in_thread(lambda refs: refs.add("y" * 2_000_000))
-    assert 900_002 == len(session.resolve_arguments("take", {"text": "{{ref:big}} {{ref:big}} {{ref:big}}"}).arguments["text"])
+    assert 900_002 == len(
+        session.resolve_arguments("take", {"text": "{{ref:big}} {{ref:big}} {{ref:big}}"}).arguments["text"]
+    )
     with pytest.raises(InvalidArgument, match="more than 1,000,000 characters"):
         await session.call("take", {"text": "{{ref:big}}{{ref:big}}", "texts": ["{{ref:big}}", "a {{ref:big}}"]})
     assert 2_000_000 == len(session.resolve_arguments("take", {"text": "fd:2"}).arguments["text"])

@@ -115,7 +115,7 @@ async def program_9_structs_node() -> None:
 async def program_10_refs(s: Session) -> None:
     ref = (await s.observe('<ref id="app.py">print(1)</ref>')).refs[0]
     print(s.refs.read(ref, page=1).text)
-    s.refs.to_file(ref, "app.py")
+    await s.refs.to_file(ref, "app.py")
 
 
 async def pages_are_read_to_the_end(m: MemoryStore) -> None:
@@ -138,8 +138,8 @@ async def helpers_accept_ids_and_objects(m: MemoryStore, memory: MemoryLike, lin
 
 
 async def save_methods_accept_one_positional_argument(m: MemoryStore) -> None:
-    await m.save_decision("Use JWT", "auth", "stateless")  # type: ignore[call-arg, misc] # pyright: ignore[reportCallIssue]
-    await m.save_checkpoint("Half done", "auth")  # type: ignore[misc] # pyright: ignore[reportCallIssue]
+    await m.save_decision("Use JWT", "auth", "stateless")  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+    await m.save_checkpoint("Half done", "auth")  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
     await m.search("tea", top_k=3)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
     await m.update("decision_x", reasoning=None)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     await m.get_all()  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue]

@@ -129,14 +129,18 @@ def objects_are_accepted_wherever_ids_are(m: sync.MemoryStore) -> None:
     assert_type(m.links(memory), Page[Link])
     assert_type(m.traverse(hit, max_depth=1, limit=None), Results[TraversedMemory])
     m.unlink(link)
-    m.save_insight("Ada drinks it cold", evidence=[memory, "https://example.org"], links=[(hit.id, "refines")])
+    m.save_insight(
+        "Ada drinks it cold",
+        evidence=[memory, "https://example.org"],
+        links=[{"to_id": hit.id, "relationship": "refines"}],
+    )
     m.history(memory)
     m.history(topic="ada")
 
 
 def save_methods_accept_one_positional_argument(m: sync.MemoryStore) -> None:
-    m.save_decision("Use JWT", "auth", "stateless")  # type: ignore[call-arg, misc] # pyright: ignore[reportCallIssue]
-    m.save("Ada likes tea", "insight")  # type: ignore[misc] # pyright: ignore[reportCallIssue]
+    m.save_decision("Use JWT", "auth", "stateless")  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+    m.save("Ada likes tea", "insight")  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
     m.search("tea", top_k=3)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
     m.save("Ada likes tea", type="decision")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     m.add("Ada likes tea")  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue]
@@ -151,7 +155,8 @@ def memories_have_typed_fields_of_every_type(m: sync.MemoryStore) -> None:
 
 
 def records_of_the_host(s: Session) -> None:
-    s.records.put([NewRecord("settings", "theme", {"dark": True})])
+    s.records.put("settings", "theme", {"dark": True})
+    s.records.put_many([NewRecord(["settings"], "language", "en")])
     record = s.records.get("settings", "theme")
     assert_type(record, Record | None)
     s.records.delete_expired()

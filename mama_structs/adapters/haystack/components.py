@@ -74,14 +74,30 @@ class HaystackRetriever:
 
     @component.output_types(documents=list[Document])
     def run(self, query: str, filters: Filters = None, top_k: int | None = None) -> dict[str, list[Document]]:
-        """Return the documents that match a query, best first."""
+        """
+        Return the documents that match a query, best first.
+
+        Args:
+            query: The text to search for.
+            filters: Haystack filters; None for those of the component.
+            top_k: The maximum number of documents; None for that of the component.
+
+        """
         return {"documents": self.document_store.retrieve(query, **self._create_search_options(filters, top_k))}
 
     @component.output_types(documents=list[Document])
     async def run_async(
         self, query: str, filters: Filters = None, top_k: int | None = None
     ) -> dict[str, list[Document]]:
-        """Return the documents that match a query, best first."""
+        """
+        Return the documents that match a query, best first.
+
+        Args:
+            query: The text to search for.
+            filters: Haystack filters; None for those of the component.
+            top_k: The maximum number of documents; None for that of the component.
+
+        """
         return {
             "documents": await self.document_store.retrieve_async(query, **self._create_search_options(filters, top_k))
         }

@@ -153,7 +153,14 @@ class HaystackDocumentStore(DocumentRecords):
         return self._bridge.run(lambda: self.update_by_filter_async(filters, meta))
 
     async def update_by_filter_async(self, filters: dict[str, Any], meta: dict[str, Any]) -> int:
-        """Merge *meta* into the metadata of the matching documents, and return their number."""
+        """
+        Merge *meta* into the metadata of the matching documents, and return their number.
+
+        Args:
+            filters: Haystack filters.
+            meta: The metadata to merge.
+
+        """
         while True:
             found = await self._records(filters)
             new = [
@@ -176,7 +183,15 @@ class HaystackDocumentStore(DocumentRecords):
         return self._bridge.run(lambda: self.retrieve_async(query, filters=filters, top_k=top_k))
 
     async def retrieve_async(self, query: str, *, filters: Filters = None, top_k: int = 10) -> list[Document]:
-        """Search documents by vector similarity and keywords. Return them with their scores, best first."""
+        """
+        Search documents by vector similarity and keywords. Return them with their scores, best first.
+
+        Args:
+            query: The text to search for.
+            filters: Haystack filters; None for all documents.
+            top_k: The maximum number of documents.
+
+        """
         where = create_record_filter(filters)
         if not top_k:
             return []
@@ -202,6 +217,13 @@ class HaystackDocumentStore(DocumentRecords):
         Return the documents whose stored embeddings are most similar to the query, best first.
 
         It compares the query with every matching document.
+
+        Args:
+            query_embedding: The vector of the query.
+            filters: Haystack filters; None for all documents.
+            top_k: The maximum number of documents.
+            return_embedding: Whether the documents contain their vectors.
+
         """
         copy = await self._load_in_memory_store(filters)
         return copy.embedding_retrieval(query_embedding, top_k=top_k, return_embedding=return_embedding)
@@ -221,7 +243,14 @@ class HaystackDocumentStore(DocumentRecords):
     async def count_unique_metadata_by_filter_async(
         self, filters: dict[str, Any], metadata_fields: list[str]
     ) -> dict[str, int]:
-        """Return the number of distinct values per metadata field of the matching documents."""
+        """
+        Return the number of distinct values per metadata field of the matching documents.
+
+        Args:
+            filters: Haystack filters; None for all documents.
+            metadata_fields: The names of the fields.
+
+        """
         return (await self._load_in_memory_store(filters)).count_unique_metadata_by_filter({}, metadata_fields)
 
     def get_metadata_fields_info(self) -> dict[str, dict[str, str]]:
@@ -261,7 +290,17 @@ class HaystackDocumentStore(DocumentRecords):
         size: int = 10,
         filters: Filters = None,
     ) -> tuple[list[Any], int]:
-        """Return a page of a field's distinct values, sorted, and their total number."""
+        """
+        Return a page of a field's distinct values, sorted, and their total number.
+
+        Args:
+            metadata_field: The name of the field.
+            search_term: Only values that contain this text; None for all.
+            from_: The number of values to skip.
+            size: The maximum number of values.
+            filters: Haystack filters; None for all documents.
+
+        """
         return (await self._load_in_memory_store(filters)).get_metadata_field_unique_values(
             metadata_field, search_term, from_, size
         )

@@ -17,8 +17,8 @@ from mama_structs.adapters.langchain.documents import (
 )
 from mama_structs.adapters.shared.loop_bridge import LoopBridge, make_awaitable, make_blocking
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.embedding.factory import CallableEmbedder, as_embedder
-from mama_structs.memory.embedding.protocol import Calibration
+from mama_structs.memory.embedding.factory import as_embedder
+from mama_structs.memory.embedding.protocol import Calibration, Embedder
 from mama_structs.memory.graph.results import Hit
 from mama_structs.memory.types.record import NewRecord
 from mama_structs.session.session import Session
@@ -47,7 +47,7 @@ def embedder_from_langchain(
     max_tokens: int = 256,
     calibration: Calibration | None = None,
     fingerprint: str = "",
-) -> CallableEmbedder:
+) -> Embedder:
     """
     Create an embedder from LangChain's ``Embeddings``, for ``Session.open(embedder=...)``.
 

@@ -120,8 +120,7 @@ class SessionVectorStore(VectorStore):
         if embedding is not None and embedding is not store.embeddings:
             raise InvalidArgument(
                 "embedding must be None or the Embeddings of the session's embedder",
-                hint="open the session with embedder=embedder(embedding, name=..., dimensions=...), where embedder is"
-                " mama_structs.adapters.langchain.embedder",
+                hint="open the session with embedder=embedder_from_langchain(embedding, name=..., dimensions=...)",
             )
         return store
 

@@ -77,7 +77,7 @@ class McpClient:
     def __attrs_post_init__(self) -> None:
         self.scheduler = CallScheduler(self.session, of_one_turn=False, control_flow=CONTROL_FLOW)
         shared = self.session.exposed_tools
-        self.own_tools = ExposedTools(self.session.tools, exposure=shared.selector, mode=shared.mode)
+        self.own_tools = ExposedTools(self.session.tools, selector=shared.selector, mode=shared.mode)
         self.exposed_tools = shared
         self._handler = ListenHandler(self.bus, max_subscriptions=_MAX_STREAMS_PER_CLIENT)
 

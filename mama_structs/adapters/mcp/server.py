@@ -20,13 +20,14 @@ from mcp.server.models import InitializationOptions
 from mcp.shared.exceptions import MCPError
 
 from mama_structs.adapters.mcp.clients import CONTROL_FLOW, EXTENSION, ClientRegistry, McpClient
+from mama_structs.adapters.shared.loop_bridge import require_async_session
 from mama_structs.adapters.shared.tool_results import (
     DEFAULT_MAX_RECALL_CHARS,
     ToolAnswer,
     list_wire_tools,
     store_unsupported_media,
 )
-from mama_structs.errors import InvalidArgument, UnknownTool, repr_short
+from mama_structs.errors import UnknownTool, repr_short
 from mama_structs.refs.messages.media import Media
 from mama_structs.session.recall_builder import build_recall
 from mama_structs.session.session import Session
@@ -121,7 +122,7 @@ class McpServer(Server[McpClient]):
         effect.
 
         Args:
-            message: See `mama_structs.Exposure.detect`.
+            message: See `mama_structs.ToolSelector.detect`.
 
         """
         exposed = self.session.exposed_tools
@@ -266,7 +267,7 @@ class McpServer(Server[McpClient]):
             await build_recall(
                 session.memories,
                 message,
-                exposure=session.exposed_tools.selector,
+                tool_selector=session.exposed_tools.selector,
                 is_resuming=not message,
                 max_chars=DEFAULT_MAX_RECALL_CHARS,
             )
@@ -286,12 +287,10 @@ def server(session: Session, *, name: str = "mama-structs") -> McpServer:
         name: The server's name in the protocol.
 
     Raises:
-        InvalidArgument: *session* is not a session.
+        InvalidArgument: *session* is not a session, or one of `mama_structs.sync`: a server is async only.
 
     """
-    if not isinstance(session, Session):
-        raise InvalidArgument(f"session must be a Session, got {type(session).__name__}", hint="open one first")
-    return McpServer(session, name=name)
+    return McpServer(require_async_session(session, "an MCP server"), name=name)
 
 
 def _create_wire_tool(wire: str, tool: Tool) -> types.Tool:

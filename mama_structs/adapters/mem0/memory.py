@@ -195,6 +195,9 @@ class AsyncMemory:
             expiration_date: The last day (UTC) on which it is valid; None for no expiry.
             data: mem0's older name for *text*.
 
+        Raises:
+            MemoryNotFound: No memory has this id.
+
         """
         new_text = data if text is None else text
         new = check_metadata(metadata)
@@ -209,7 +212,19 @@ class AsyncMemory:
         return {"message": "Memory updated successfully!"}
 
     async def delete(self, memory_id: str) -> dict[str, Any]:
-        """Delete a memory. Its history is retained until `reset`, as in mem0."""
+        """
+        Delete a memory. Its history is retained until `reset`, as in mem0.
+
+        Args:
+            memory_id: The id of the memory.
+
+        Returns:
+            A message, as in mem0.
+
+        Raises:
+            MemoryNotFound: No memory has this id.
+
+        """
         if not await self._change(memory_id, "DELETE", {}):
             raise MemoryNotFound(memory_id)
         return {"message": "Memory deleted successfully!"}
@@ -221,6 +236,15 @@ class AsyncMemory:
         Delete the memories that match all passed ids. At least one id is required. Not atomic.
 
         Their histories are retained.
+
+        Args:
+            user_id: The id of a user; None for any.
+            agent_id: The id of an agent; None for any.
+            run_id: The id of a run; None for any.
+
+        Returns:
+            A message, as in mem0.
+
         """
         test = compile_record_filters(collect_ids(dict(zip(ID_NAMES, (user_id, agent_id, run_id), strict=True))))
         for record in await self._records.list(MEMORY_LABELS, predicate=test):

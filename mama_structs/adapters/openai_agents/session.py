@@ -79,6 +79,9 @@ class ConversationSession:
         Args:
             limit: Return only this many of the newest items; None for the limit of the settings, by default all items.
 
+        Raises:
+            InvalidArgument: *limit* is negative.
+
         """
         settings = self.session_settings
         most = settings.limit if limit is None and settings is not None else limit

@@ -124,6 +124,13 @@ class SessionHooks(RunHooks[Any]):
 
         They are separate items that appear in no result and no history: they are held in the memory of this process,
         for 1,000 messages of a session.
+
+        Args:
+            data: The request of the SDK.
+
+        Returns:
+            The request with the recalled memories.
+
         """
         session, items, text = self._own, data.model_data.input, ""
         if find_pending_user_message(items):

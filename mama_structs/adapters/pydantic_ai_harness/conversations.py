@@ -106,6 +106,9 @@ class SessionConversationStore:
         """
         Return a conversation.
 
+        Args:
+            conversation_id: The id of the conversation.
+
         Raises:
             LookupError: There is no conversation with this id.
             ValueError: Its messages cannot be parsed, for example those of a later version of Pydantic AI.
@@ -201,6 +204,10 @@ class SessionConversationStore:
     async def set_archived(self, *, conversation_id: str, archived: bool) -> ConversationSummary:
         """
         Archive or unarchive a conversation, and return its summary.
+
+        Args:
+            conversation_id: The id of the conversation.
+            archived: Whether the conversation is archived.
 
         Raises:
             LookupError: There is no conversation with this id.

@@ -185,7 +185,7 @@ class SessionMemoryStore:
             # Match only the text that the search returns, not the truncated rest.
             return record.key in texts and record.key not in cut
 
-        among: dict[str, Any] = {"nested": False, "where": may_be_found, "limit": limit}
+        among: dict[str, Any] = {"nested": False, "predicate": may_be_found, "limit": limit}
         hits = [
             *(await self._records.nearest(query, labels, **among)),
             *(await self._records.search(query, labels, **among)),

@@ -8,7 +8,7 @@ from typing import Final
 
 import attrs
 
-from mama_structs._internal.serialization import JsonMixin
+from mama_structs._internal.jsonable import JsonMixin
 from mama_structs._internal.validation import to_printable
 from mama_structs.importers.shared.import_report import count_table, format_warnings
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs._internal.serialization import JsonMixin
+from mama_structs._internal.jsonable import JsonMixin
 from mama_structs.errors import MigrationError
 from mama_structs.importers.shared.safe_files import import_error
 from mama_structs.importers.shared.sqlite_copy import SqliteCopy, find_rowid_alias, open_copy, quote_identifier
@@ -68,6 +68,9 @@ class V1Database(JsonMixin):
 def read_v1(path: Path) -> V1Database:
     """
     Read a v1.0 database. Blocks.
+
+    Args:
+        path: The path of the database.
 
     Raises:
         InvalidArgument: The file does not exist.

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs._internal.serialization import JsonMixin
+from mama_structs._internal.jsonable import JsonMixin
 from mama_structs.memory.types.record import NewRecord
 from mama_structs.memory.types.relationships import MAX_RELATIONSHIP_CHARS
 from mama_structs.memory.types.requests import MAX_TOPIC_CHARS

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs._internal.serialization import JsonMixin
+from mama_structs._internal.jsonable import JsonMixin
 from mama_structs._internal.validation import to_printable
 from mama_structs.importers.shared.import_model import ItemWarning
 

@@ -60,7 +60,7 @@ def as_embedder(
     batch_size: int = 64,
     calibration: Calibration | None = None,
     fingerprint: str = "",
-) -> CallableEmbedder:
+) -> Embedder:
     """
     Create an embedder from a callable.
 

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mama_structs._internal import validation as _check
 from mama_structs._internal.event_loop import call_maybe_sync, run_in_own_thread
-from mama_structs._internal.serialization import JsonMixin
+from mama_structs._internal.jsonable import JsonMixin
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, MemoryStoreError
 from mama_structs.memory.embedding.chunks import MIN_TOKENS
 
@@ -324,10 +324,6 @@ def compute_auc(same: ArrayLike, other: ArrayLike) -> float:
     return float(below.mean() / 2 / len(negative))
 
 
-def _or_provisional(calibration: Calibration | None) -> Calibration:
-    return PROVISIONAL_CALIBRATION if calibration is None else calibration
-
-
 @attrs.define(kw_only=True)
 class CalibratingEmbedder:
     """
@@ -336,12 +332,13 @@ class CalibratingEmbedder:
     In this case `calibrate_embedder` or an `EmbeddingService` fits it before the first use.
     """
 
-    calibration: Calibration = attrs.field(default=None, converter=_or_provisional)
+    # A property reads it, because type checkers do not accept a field with a converter as a member of `Embedder`.
+    _calibration: Calibration | None = attrs.field(default=None, alias="calibration")
     # This is a field, so that a copy of an uncalibrated embedder is uncalibrated too.
     is_calibrated: bool = attrs.field(init=False, default=False)
 
     def __attrs_post_init__(self) -> None:
-        self.is_calibrated = self.calibration is not PROVISIONAL_CALIBRATION
+        self.is_calibrated = self._calibration is not None
         embedder: Any = self
         if not isinstance(embedder.name, str) or not embedder.name:
             raise _check.invalid_argument("name", "must be text that is not empty", embedder.name)
@@ -349,9 +346,14 @@ class CalibratingEmbedder:
         _check.check_integer("max_tokens", embedder.max_tokens, MIN_TOKENS, separator=",")
         _check.check_integer("batch_size", embedder.batch_size, 1, separator=",")
 
+    @property
+    def calibration(self) -> Calibration:
+        """The calibration of the embedder's cosines; a provisional one until `calibrate` is called."""
+        return PROVISIONAL_CALIBRATION if self._calibration is None else self._calibration
+
     def calibrate(self, calibration: Calibration) -> None:
         """Set a known calibration, such as the calibration stored with the vectors."""
-        self.calibration = calibration
+        self._calibration = calibration
         self.is_calibrated = True
 
 

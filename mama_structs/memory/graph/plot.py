@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from mama_structs._internal.reprs import COLOURS, require_extra, truncate_line
 from mama_structs.memory.graph import traversal as graph
 from mama_structs.memory.graph.diagrams import links_between, outcome_value, to_networkx
-from mama_structs.memory.graph.results import Chain
+from mama_structs.memory.graph.results import Chain, MemoryLike
 from mama_structs.memory.types.engine import SYSTEM_CREATOR_INDEX, LinkTable, Reader
 from mama_structs.memory.types.model import DECAY_RATES_PER_DAY, Link, LinkType, Memory, MemoryType, to_milliseconds
-from mama_structs.memory.types.requests import check_id, check_limit
+from mama_structs.memory.types.requests import check_limit, check_memory
 
 _TYPE_COLOURS: Final = {
     MemoryType.DECISION: "#3b7dd8",
@@ -74,6 +74,9 @@ class MemoryPlots:
             topic: Exact topic as it was saved.
             ax: Axes to draw on.
 
+        Returns:
+            The matplotlib axes.
+
         """
         chain: Chain = await self._memories.history(topic=topic)
         decided = [memory for memory in chain.memories if memory.type is MemoryType.DECISION][:_MAX_VERSIONS]
@@ -111,19 +114,22 @@ class MemoryPlots:
         )
         return ax
 
-    async def neighbourhood(self, id: str, *, depth: int = 2, ax: Any = None) -> Any:  # noqa: A002 - as in the store
+    async def neighbourhood(self, memory: MemoryLike, *, depth: int = 2, ax: Any = None) -> Any:
         """
         Draw a memory, its neighbours and the links between them.
 
         At most 60 memories are drawn, nearest first.
 
         Args:
-            id: Id of the memory.
+            memory: The memory, or its id.
             depth: Maximum number of links from it, at most 5.
             ax: Axes to draw on.
 
+        Returns:
+            The matplotlib axes.
+
         """
-        memory_id, most = check_id("id", id), check_limit(depth, name="depth")
+        memory_id, most = check_memory("memory", memory), check_limit(depth, name="depth")
         now_ms = to_milliseconds(self._memories._shared.now)
 
         def plan(reader: Reader, node: int) -> tuple[list[Memory], list[Link]]:
@@ -142,19 +148,19 @@ class MemoryPlots:
             _draw_arrow(
                 ax, places[link.from_id], places[link.to_id], color=_LINK_COLOURS[link.link_type], alpha=strength
             )
-        for memory in memories:
-            x, y = places[memory.id]
-            outcome, is_start = outcome_value(memory), memory is memories[0]
+        for one in memories:
+            x, y = places[one.id]
+            outcome, is_start = outcome_value(one), one is memories[0]
             edge = COLOURS[outcome] if outcome else ax.get_facecolor()
-            ax.plot(x, y, "o", markersize=13 if is_start else 9, color=_TYPE_COLOURS[memory.type], mec=edge, mew=2)
-            label = truncate_line(memory.content, 34)
+            ax.plot(x, y, "o", markersize=13 if is_start else 9, color=_TYPE_COLOURS[one.type], mec=edge, mew=2)
+            label = truncate_line(one.content, 34)
             weight = "bold" if is_start else "normal"
             # Place labels away from the centre, where most arrows start.
             offset, side = ((0, 9), "bottom") if y > 0 else ((0, -9), "top")
             _draw_text(ax, x, y, label, size=8, weight=weight, ha="center", va=side, offset=offset, is_outlined=True)
         ax.margins(0.18, 0.12)
         ax.axis("off")
-        types, kinds = {memory.type for memory in memories}, {link.link_type for link in tied}
+        types, kinds = {one.type for one in memories}, {link.link_type for link in tied}
         signs = [(kind.value, colour, "o") for kind, colour in _TYPE_COLOURS.items() if kind in types]
         _add_legend(
             ax, [*signs, *((kind.value, colour, "") for kind, colour in _LINK_COLOURS.items() if kind in kinds)]
@@ -167,6 +173,13 @@ class MemoryPlots:
         Draw the creation times of the newest 5,000 memories, with one row per topic.
 
         Only the twelve topics with the most memories have rows of their own.
+
+        Args:
+            ax: The matplotlib axes; None for new axes.
+
+        Returns:
+            The matplotlib axes.
+
         """
         memories: Sequence[Memory] = await self._memories.list(limit=_MAX_MEMORIES)
         counts = Counter(memory.topic for memory in memories)
@@ -202,6 +215,10 @@ class MemoryPlots:
         Draw the vectors of the newest 5,000 memories on two principal components.
 
         The axis labels show the ratio of variance that each component explains. Eight topics have colours.
+
+        Args:
+            ax: The matplotlib axes; None for new axes.
+
         """
 
         def plan(reader: Reader) -> tuple[list[Memory], NDArray[np.float32]]:
@@ -241,6 +258,13 @@ class MemoryPlots:
         Draw the decay of automatic links by age.
 
         Each link type is a curve, and each existing link a dot.
+
+        Args:
+            ax: The matplotlib axes; None for new axes.
+
+        Returns:
+            The matplotlib axes.
+
         """
 
         def plan(reader: Reader) -> LinkTable:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, SupportsIndex, TypeAlias, TypeVar, overl
 import attrs
 import numpy as np
 
-from mama_structs._internal.jsonable import to_json_text
+from mama_structs._internal.jsonable import JsonMixin, to_json_text
 from mama_structs._internal.reprs import (
     ReprContent,
     ReprMixin,
@@ -24,7 +24,6 @@ from mama_structs._internal.reprs import (
     require_extra,
     wrap_html,
 )
-from mama_structs._internal.serialization import JsonMixin
 from mama_structs.errors import StoreDamaged
 from mama_structs.memory.graph import diagrams
 from mama_structs.memory.graph import traversal as graph

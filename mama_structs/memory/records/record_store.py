@@ -12,10 +12,10 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs._internal import peer_names
 from mama_structs._internal import validation as _check
-from mama_structs._internal.call_hints import with_call_hints
 from mama_structs._internal.event_loop import call_in_plan
+from mama_structs._internal.hints import peer_names
+from mama_structs._internal.hints.call_hints import with_call_hints
 from mama_structs._internal.offload import measure_input, run_inline_or_in_thread
 from mama_structs._internal.telemetry import instrument
 from mama_structs._internal.validation import TimeInput
@@ -420,6 +420,9 @@ class RecordStore:
             reverse: Whether to reverse the order.
             predicate: Returns True for a record to include. It is called before *limit* applies, outside the thread of
                 the event loop. It must not call the store, which waits for it.
+
+        Raises:
+            InvalidArgument: An argument is invalid.
 
         """
         found_labels, below = check_labels(labels), _check.check_bool("nested", nested)

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.unset import UNSET, Unset
+from mama_structs._internal.validation import UNSET, Unset
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.types.engine import Reader, Vectors, Writer
@@ -94,7 +94,10 @@ class MemoryUpdate:
         (memory,) = reader.get([saving.require_node(reader, self.memory_id)])
         changed = self._change_fields(self._change_text(memory))
         if changed == memory:
-            raise InvalidArgument(f"{self.memory_id!r:.200} has these values already: nothing was changed")
+            # Models know this wording for texts, because the tool evolve/correct shows it.
+            is_text_only = self.topic is self.tags is self.valid_until is UNSET
+            known = "says just that already" if is_text_only else "has these values already"
+            raise InvalidArgument(f"{self.memory_id!r:.200} {known}: nothing was changed")
         return attrs.evolve(
             changed,
             updated_at=max(self._time(memory), memory.updated_at),

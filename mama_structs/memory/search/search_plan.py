@@ -32,6 +32,7 @@ from mama_structs.memory.search.scores import (
     IndexArray,
     ScoreWeights,
 )
+from mama_structs.memory.search.time_expressions import Period, find_period
 from mama_structs.memory.types.duplicates import NO_FINGERPRINT, duplicate_fingerprint, has_failed
 from mama_structs.memory.types.engine import (
     DISPLAY_BOUNDS,
@@ -51,7 +52,6 @@ from mama_structs.memory.types.engine import (
 from mama_structs.memory.types.model import ORIGINS, LinkType, Memory, MemoryType, to_milliseconds
 from mama_structs.memory.types.requests import check_limit
 from mama_structs.memory.types.text_analysis import detect_scripts, query_terms
-from mama_structs.memory.types.time_expressions import Period, find_period
 
 MAX_QUERY_CHARS: Final = 10_000
 _MIN_MATCHES: Final = 96

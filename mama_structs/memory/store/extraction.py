@@ -29,7 +29,6 @@ from mama_structs.errors import InvalidArgument, MamaStructsError
 from mama_structs.memory.save.save_plan import PreparedSave
 from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.duplicates import has_same_words
-from mama_structs.memory.types.extraction_result import ExtractionResult, RejectedMemory
 from mama_structs.memory.types.model import (
     MAX_STORED_TEXT_BYTES,
     ORIGINS,
@@ -39,6 +38,7 @@ from mama_structs.memory.types.model import (
     least_trusted,
     text_digest,
 )
+from mama_structs.memory.types.reports import ExtractionResult, RejectedMemory
 from mama_structs.memory.types.requests import MAX_REQUEST_ID_CHARS, MAX_TOPIC_CHARS, parse_request
 from mama_structs.memory.types.text_analysis import query_terms
 

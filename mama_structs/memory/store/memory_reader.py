@@ -12,9 +12,9 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs._internal import peer_names
 from mama_structs._internal import validation as _check
-from mama_structs._internal.call_hints import with_call_hints
+from mama_structs._internal.hints import peer_names
+from mama_structs._internal.hints.call_hints import with_call_hints
 from mama_structs._internal.telemetry import instrument
 from mama_structs._internal.validation import TimeInput
 from mama_structs.errors import InvalidArgument

@@ -11,12 +11,11 @@ from typing import Any, Literal, TypeAlias
 import attrs
 
 import mama_structs  # Imported for the annotations. The names are resolved lazily, when type hints are evaluated.
-from mama_structs._internal import peer_names
 from mama_structs._internal import validation as _check
-from mama_structs._internal.call_hints import with_call_hints
 from mama_structs._internal.event_loop import is_model_call
-from mama_structs._internal.unset import UNSET, Unset
-from mama_structs._internal.validation import TimeInput
+from mama_structs._internal.hints import peer_names
+from mama_structs._internal.hints.call_hints import with_call_hints
+from mama_structs._internal.validation import UNSET, TimeInput, Unset
 from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError
 from mama_structs.memory.graph.results import ErasureReport, LinkLike, MemoryLike, OutcomeWord, Results
 from mama_structs.memory.save import save_plan as saving

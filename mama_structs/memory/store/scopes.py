@@ -143,9 +143,7 @@ class ScopedMemories(MemoryStore):
     async def _list_page(
         self, where: EngineFilter, limit: int, after: Cursor, *, newest_first: bool = True
     ) -> Page[Memory]:
-        pages = [
-            await one._list_page(where, limit, after, newest_first=newest_first) for one in self._scopes
-        ]
+        pages = [await one._list_page(where, limit, after, newest_first=newest_first) for one in self._scopes]
         merged = sorted(
             (memory for page in pages for memory in page), key=lambda one: one.created_at, reverse=newest_first
         )[:limit]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
 
@@ -19,6 +19,8 @@ from mama_structs.memory.types.engine import Vectors, expiry_milliseconds
 from mama_structs.memory.types.model import (
     METADATA_TYPES,
     ORIGINS,
+    CheckpointMetadata,
+    ContextMetadata,
     CreatedBy,
     DecisionMetadata,
     Link,
@@ -43,6 +45,18 @@ STORED_NAMES: Final[Mapping[str, str]] = {
     "text_lengths": "lengths",
 }
 """Keys in stored rows and exports, by attribute name, where the two differ."""
+
+_LATER_FIELDS: Final[Mapping[type, frozenset[str]]] = {
+    DecisionMetadata: frozenset({"tags", "source"}),
+    CheckpointMetadata: frozenset({"tags", "source"}),
+    ContextMetadata: frozenset({"tags"}),
+}
+"""Fields that older stores lack. They are omitted if they are empty, so that unchanged memories have equal rows."""
+_METADATA_KEYS: Final[Mapping[type, Sequence[tuple[str, str]]]] = {
+    form: sorted((STORED_NAMES.get(field.name, field.name), field.name) for field in attrs.fields(form))
+    for form in METADATA_TYPES.values()
+}
+"""Stored keys with the names of their attributes, in the order in which they are written."""
 
 
 # gc=False: the garbage collector would need more time to track these short-lived objects than decoding takes.
@@ -138,14 +152,21 @@ def _check_format(record: _EntryRecord[LinksT]) -> _EntryRecord[LinksT]:
     return record
 
 
-def to_memory_record(memory: Memory) -> MemoryRecord[Metadata]:
+def to_memory_record(memory: Memory) -> MemoryRecord[dict[str, Any]]:
     """Convert a memory to its JSON struct."""
     fields = {name: getattr(memory, name) for name in MemoryRecord.__struct_fields__}
-    if isinstance(memory.metadata, RecordMetadata):
-        fields["metadata"] = _StoredRecordMetadata(
-            **{name: getattr(memory.metadata, name) for name in _StoredRecordMetadata.__struct_fields__}
-        )
+    fields["metadata"] = _to_stored_metadata(memory.metadata)
     return MemoryRecord(**fields)
+
+
+def _to_stored_metadata(metadata: Metadata) -> dict[str, Any]:
+    """Return metadata by stored key, in the order of the keys, without later fields that have their default value."""
+    stored, later = {}, _LATER_FIELDS.get(type(metadata), ())
+    for key, name in _METADATA_KEYS[type(metadata)]:
+        value = getattr(metadata, name)
+        if value or name not in later:
+            stored[key] = value
+    return stored
 
 
 def from_memory_record(

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 import attrs
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.serialization import JsonMixin
+from mama_structs._internal.jsonable import JsonMixin
 from mama_structs._internal.validation import TimeInput
 from mama_structs.errors import InvalidArgument, repr_short
 from mama_structs.memory.types.engine import EngineFilter
@@ -68,7 +68,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], object]]] = {
     "outcome": lambda name, value: _check.check_choice(name, value, Outcome),
     "created_by": lambda name, value: _check.check_choice(name, value, CREATORS),
     "namespace": lambda _, value: check_namespace(value),
-    "extra": lambda name, value: _check_extra_condition(name, value),
+    "extra": _check_extra_condition,
 }
 
 

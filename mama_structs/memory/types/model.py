@@ -14,10 +14,10 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from mama_structs._internal import peer_names
-from mama_structs._internal.call_hints import with_call_hints
+from mama_structs._internal.hints import peer_names
+from mama_structs._internal.hints.call_hints import with_call_hints
+from mama_structs._internal.jsonable import JsonMixin
 from mama_structs._internal.reprs import ReprContent, ReprMixin, bound_field_reprs, join_texts
-from mama_structs._internal.serialization import JsonMixin
 
 # Re-exported from `provenance`, which defines them because refs use them too.
 from mama_structs.provenance import ORIGINS as ORIGINS  # noqa: PLC0414 - exported

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 import attrs
 
-from mama_structs._internal.serialization import JsonMixin
+from mama_structs._internal.jsonable import JsonMixin
 from mama_structs.errors import StoreBusy
 from mama_structs.storage.sealed_rows import Rows
 

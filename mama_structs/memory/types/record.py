@@ -13,8 +13,8 @@ import attrs
 import msgspec
 
 from mama_structs._internal import validation as _check
+from mama_structs._internal.jsonable import JsonMixin
 from mama_structs._internal.reprs import ReprContent, ReprMixin, bound_field_reprs
-from mama_structs._internal.serialization import JsonMixin
 from mama_structs._internal.validation import TimeInput
 from mama_structs.errors import InvalidArgument, StoreDamaged
 from mama_structs.memory.types.engine import KEY_PREFIX, Vectors, record_path

@@ -6,8 +6,8 @@ from datetime import datetime
 
 import attrs
 
+from mama_structs._internal.jsonable import JsonMixin
 from mama_structs._internal.reprs import format_count
-from mama_structs._internal.serialization import JsonMixin
 
 
 @attrs.frozen(kw_only=True, repr=False)

@@ -179,6 +179,8 @@ class StartRecord(_Record, frozen=True, kw_only=True, tag="start", omit_defaults
 
 # Defaults of fields that rows of earlier versions lack.
 _ADDED_FIELD_DEFAULTS: Final = {"mime_type": TEXT_MIME_TYPE, "origin": UNKNOWN_ORIGIN, "trust": UNKNOWN_ORIGIN}
+# Keys in stored rows, by attribute name, where the two differ.
+_STORED_NAMES: Final = {"is_complete": "complete"}
 
 
 def _make_record_class(entry: type[Entry], op: str) -> type[_Record]:
@@ -189,7 +191,14 @@ def _make_record_class(entry: type[Entry], op: str) -> type[_Record]:
     later = [(name, hints[name], default) for name, default in _ADDED_FIELD_DEFAULTS.items() if name in hints]
     fields = [*((name, hints[name]) for name in names), ("hash", str), *later]
     made = msgspec.defstruct(
-        f"{entry.__name__}Record", fields, bases=(_Record,), tag=op, frozen=True, kw_only=True, omit_defaults=True
+        f"{entry.__name__}Record",
+        fields,
+        bases=(_Record,),
+        tag=op,
+        rename=_STORED_NAMES,
+        frozen=True,
+        kw_only=True,
+        omit_defaults=True,
     )
     return cast("type[_Record]", made)
 

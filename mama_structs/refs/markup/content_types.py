@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import attrs
 
-from mama_structs._internal.serialization import JsonMixin
+from mama_structs._internal.jsonable import JsonMixin
 from mama_structs.refs.markup.fences import FencedBlock, find_fenced_blocks, parse_language
 from mama_structs.refs.markup.parser import RefEnd, RefParser, RefStart, is_ref_id
 

@@ -34,8 +34,8 @@ from typing import Final, Literal
 
 import attrs
 
+from mama_structs._internal.jsonable import JsonMixin
 from mama_structs._internal.reprs import bound_field_reprs
-from mama_structs._internal.serialization import JsonMixin
 from mama_structs.errors import InvalidArgument, SessionClosed
 from mama_structs.refs.markup.fences import MAX_FENCE_INDENT, MAX_RUN_CHARS, MAX_SPAN_CHARS, MIN_FENCE_CHARS, Fence
 
@@ -387,7 +387,17 @@ class RefParser:
         return self._position
 
     def feed(self, chunk: str) -> list[Event]:
-        """Parse the next chunk. Return the events that later chunks cannot change."""
+        """
+        Parse the next chunk. Return the events that later chunks cannot change.
+
+        Args:
+            chunk: The next part of the text.
+
+        Raises:
+            InvalidArgument: The chunk is not a text.
+            SessionClosed: The parser was closed.
+
+        """
         if not isinstance(chunk, str):
             raise InvalidArgument(
                 f"chunk must be str, got {type(chunk).__name__}", hint="decode bytes as a whole first"

@@ -12,8 +12,8 @@ from typing import Any, Final, Self, TypeAlias, TypeVar
 
 import attrs
 
+from mama_structs._internal.jsonable import JsonMixin
 from mama_structs._internal.reprs import ReprContent, ReprMixin, format_count
-from mama_structs._internal.serialization import JsonMixin
 from mama_structs.errors import (
     HandleDamaged,
     HandleNotFound,

@@ -27,7 +27,7 @@ from typing import Final, Literal
 
 import attrs
 
-from mama_structs._internal.serialization import JsonMixin
+from mama_structs._internal.jsonable import JsonMixin
 from mama_structs.errors import (
     DescriptorError,
     ExportDenied,
@@ -293,14 +293,14 @@ def resolve_files_root(files: str | os.PathLike[str] | None, settings: Descripto
     if given is None and not settings.files_root:
         return None
     if given is not None and (not isinstance(given, str) or not given or "\0" in given):
-        raise InvalidArgument(f"files must be a directory or None, got {repr_short(files)}")
+        raise InvalidArgument(f"files_root must be a directory or None, got {repr_short(files)}")
     path = Path(given or settings.files_root).absolute()
     try:
         is_other = path.exists() and not path.is_dir()
     except OSError as error:
-        raise InvalidArgument(f"files cannot be a directory: {error.strerror}") from error
+        raise InvalidArgument(f"files_root cannot be a directory: {error.strerror}") from error
     if is_other:
-        raise InvalidArgument(f"files must be a directory, and {os.fspath(path)!r:.200} is a file")
+        raise InvalidArgument(f"files_root must be a directory, and {os.fspath(path)!r:.200} is a file")
     return path
 
 

@@ -10,9 +10,9 @@ from typing import Final
 
 import attrs
 
+from mama_structs._internal.jsonable import JsonMixin
 from mama_structs._internal.offload import MAX_SYNC_CHARS, MAX_SYNC_REFS, InputSize, check_sync_size, measure_input
 from mama_structs._internal.reprs import bound_field_reprs
-from mama_structs._internal.serialization import JsonMixin
 from mama_structs.errors import InvalidArgument, SessionClosed
 from mama_structs.refs.markup.parser import (
     Diagnostic,

@@ -9,9 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, get_args
 
-from mama_structs._internal import peer_names
-from mama_structs._internal.call_hints import with_call_hints
 from mama_structs._internal.event_loop import LoopGuard, run_in_own_thread
+from mama_structs._internal.hints import peer_names
+from mama_structs._internal.hints.call_hints import with_call_hints
 from mama_structs._internal.offload import InputSize, check_sync_size
 from mama_structs._internal.reprs import format_entries, format_heading, wrap_html
 from mama_structs.errors import InvalidParameter, SessionClosed, WrongLoop, repr_short

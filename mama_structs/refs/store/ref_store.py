@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol, Self, TypeVar, cast
 
-from mama_structs._internal import peer_names
 from mama_structs._internal import validation as _check
 from mama_structs._internal.budget import Budget
-from mama_structs._internal.call_hints import with_call_hints
 from mama_structs._internal.event_loop import LoopGuard, WriterLock, run_in_own_thread
+from mama_structs._internal.hints import peer_names
+from mama_structs._internal.hints.call_hints import with_call_hints
 from mama_structs._internal.offload import MAX_SYNC_CHARS, MAX_SYNC_ITEMS, InputSize, check_sync_size, measure_input
 from mama_structs._internal.reprs import format_count
 from mama_structs.errors import InvalidArgument, InvalidHandle, StoreBusy, repr_short
@@ -455,6 +455,11 @@ class RefStore(RefReader):
         Store a text or bytes as `add` does, without a size limit.
 
         Use it only for content that is in memory already, such as an image.
+
+        Raises:
+            InvalidArgument: An argument is invalid.
+            QuotaExceeded: The conversation has no room for the content.
+
         """
         self._check_open()
         if isinstance(text, bytes):
@@ -543,6 +548,11 @@ class RefStore(RefReader):
         Store a part of a text as a new descriptor with the same origin and trust; see `read`.
 
         To store the refs of a model's answer, use `observe`.
+
+        Raises:
+            InvalidHandle: The handle is not well-formed.
+            HandleNotFound: No text has this handle.
+
         """
         self._check_open()
         if isinstance(handle, str) and REF_TAG_START in handle:

@@ -17,7 +17,7 @@ from typing import Final, Literal
 import attrs
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.serialization import JsonMixin
+from mama_structs._internal.jsonable import JsonMixin
 from mama_structs.errors import InvalidArgument, InvalidPage, InvalidParameter, InvalidRange, repr_short
 from mama_structs.refs.markup.fences import EnclosedText, find_fenced_blocks, parse_enclosing_fence
 
@@ -148,6 +148,9 @@ class Content(JsonMixin):
         """
         Create the content of a text.
 
+        Args:
+            text: The text.
+
         Raises:
             InvalidArgument: The text cannot be encoded as UTF-8.
 
@@ -172,6 +175,10 @@ class Content(JsonMixin):
     def from_bytes(cls, data: bytes, mime_type: str | None) -> Content:
         """
         Create the content of bytes.
+
+        Args:
+            data: The content.
+            mime_type: The MIME type; None to detect it.
 
         Raises:
             InvalidArgument: The data is not bytes, or the MIME type is invalid.

@@ -24,8 +24,8 @@ from typing import Any, Final
 import attrs
 
 from mama_structs._internal.event_loop import run_in_own_thread
+from mama_structs._internal.jsonable import JsonMixin
 from mama_structs._internal.lazy_import import load_regex
-from mama_structs._internal.serialization import JsonMixin
 from mama_structs.errors import InvalidParameter, InvalidRange, SearchTimeout, repr_short
 from mama_structs.refs.store.text import Content, Pages, Span, format_number
 

@@ -58,6 +58,13 @@ class StoreDriver(Protocol):
         Open the store at a path that may not exist yet.
 
         A suite may override `MemoryStoreSuite.location` to pass something else, such as a server's address.
+
+        Args:
+            location: The location of the store.
+
+        Returns:
+            None, or an awaitable.
+
         """
 
     def save(
@@ -83,7 +90,14 @@ class StoreDriver(Protocol):
         """
 
     def get(self, namespace: str, id: str, /) -> Awaitable[str | None] | str | None:  # noqa: A002 - as above
-        """Return the text of the memory with this id, or None if there is no such memory."""
+        """
+        Return the text of the memory with this id, or None if there is no such memory.
+
+        Args:
+            namespace: The namespace of the memory.
+            id: The id of the memory.
+
+        """
 
     def all(self, namespace: str, /) -> Awaitable[Iterable[tuple[str, str]]] | Iterable[tuple[str, str]]:
         """Return the ids and texts of all memories of a namespace."""
@@ -111,7 +125,18 @@ class StoreDriver(Protocol):
         """
 
     def replace(self, namespace: str, id: str, text: str, /) -> Awaitable[None] | None:  # noqa: A002 - as above
-        """Replace the text of the memory with this id. Required unless `lacks` contains ``"replacing"``."""
+        """
+        Replace the text of the memory with this id. Required unless `lacks` contains ``"replacing"``.
+
+        Args:
+            namespace: The namespace of the memory.
+            id: The id of the memory.
+            text: The text.
+
+        Returns:
+            None, or an awaitable.
+
+        """
 
     def delete(self, namespace: str, id: str, /) -> Awaitable[None] | None:  # noqa: A002 - as above
         """
@@ -119,10 +144,24 @@ class StoreDriver(Protocol):
 
         If the store has a separate call for permanent erasure, the driver may add a method ``forget`` with the same
         arguments.
+
+        Args:
+            namespace: The namespace of the memory.
+            id: The id of the memory.
+
+        Returns:
+            None, or an awaitable.
+
         """
 
     def close(self) -> Awaitable[None] | None:
-        """Close the store."""
+        """
+        Close the store.
+
+        Returns:
+            None, or an awaitable.
+
+        """
 
 
 @attrs.frozen
@@ -184,6 +223,9 @@ class MemoryStoreSuite:
             name: The name of the check, which is the name of its test without ``test_``.
             place: An existing directory in which the check creates its files.
             prefix: The prefix of all namespaces; needed if several checks share a store.
+
+        Raises:
+            InvalidArgument: No check has this name.
 
         """
         if name not in CHECKS:

@@ -174,7 +174,15 @@ class FakeNode:
 
     @classmethod
     def world(cls, *, seed: int = 0, players: int = 40, **options: Any) -> Self:
-        """Return a node with a generated world. *options* are further arguments of the constructor."""
+        """
+        Return a node with a generated world. *options* are further arguments of the constructor.
+
+        Args:
+            seed: The seed of the world.
+            players: The number of players.
+            **options: Arguments of `FakeNode`.
+
+        """
         return cls(World.generate(seed=seed, players=players), **options)
 
     def __repr__(self) -> str:
@@ -234,6 +242,10 @@ class FakeNode:
         Return the number of requests with this name since the last reset.
 
         A name is a path, an id, a route's pattern, a type, or ``*``.
+
+        Args:
+            name: The name of a route.
+
         """
         return sum(name in request.names for request in self.requests)
 
@@ -252,7 +264,13 @@ class FakeNode:
     # Lifecycle
 
     async def start(self) -> Self:
-        """Start listening. ``async with`` calls this."""
+        """
+        Start listening. ``async with`` calls this.
+
+        Raises:
+            InvalidArgument: The node is open already.
+
+        """
         if self._runner is not None:
             raise InvalidArgument("the node is open already")
         # If a client disconnects, its handler must be cancelled. Otherwise `in_flight` would stay too high.
@@ -301,6 +319,10 @@ class FakeNode:
         Run the node in a thread with its own event loop.
 
         Use this in code that has no event loop, or that must not share its loop with the node.
+
+        Returns:
+            A context manager that provides the node.
+
         """
         loop = asyncio.new_event_loop()
 

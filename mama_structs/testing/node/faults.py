@@ -55,7 +55,15 @@ class FaultAnswer:
 
     @classmethod
     def json(cls, status: int, body: Any, *, headers: Mapping[str, str] | None = None) -> FaultAnswer:
-        """Return an answer with *body* encoded as the gateway does: compact JSON in UTF-8."""
+        """
+        Return an answer with *body* encoded as the gateway does: compact JSON in UTF-8.
+
+        Args:
+            status: The HTTP status.
+            body: The JSON value of the answer.
+            headers: Additional HTTP headers.
+
+        """
         return cls(status, {"Content-Type": "application/json", **(headers or {})}, _encode_json(body))
 
     def with_json(self, change: Callable[[Any], Any]) -> FaultAnswer:
@@ -122,17 +130,42 @@ class Fault:
         Status 429, with an optional Retry-After header.
 
         *retry_after* is the value of the header (seconds or an HTTP date), or None for no header.
+
+        Returns:
+            The fault.
+
         """
         return cls._make_html(f"rate limited, retry after {retry_after}", 429, retry_after)
 
     @classmethod
     def unavailable(cls, *, status: int = 503, retry_after: float | str | None = None) -> Fault:
-        """Status 502, 503 or 504, with an HTML page as from a proxy."""
+        """
+        Status 502, 503 or 504, with an HTML page as from a proxy.
+
+        Args:
+            status: The HTTP status.
+            retry_after: The seconds in the header ``Retry-After``; None for no header.
+
+        Returns:
+            The fault.
+
+        """
         return cls._make_html(f"status {status}", status, retry_after)
 
     @classmethod
     def error(cls, *, status: int, code: int, message: str) -> Fault:
-        """An error in the JSON format of the chain's gateway."""
+        """
+        An error in the JSON format of the chain's gateway.
+
+        Args:
+            status: The HTTP status.
+            code: The code of the error.
+            message: The message of the error.
+
+        Returns:
+            The fault.
+
+        """
         body = {"code": code, "message": message, "details": []}
         return cls(
             f"status {status}, code {code}", lambda answer: FaultAnswer.json(status, body, headers=answer.headers)
@@ -140,12 +173,28 @@ class Fault:
 
     @classmethod
     def html(cls) -> Fault:
-        """Status 200 with HTML, as from a captive portal."""
+        """
+        Status 200 with HTML, as from a captive portal.
+
+        Returns:
+            The fault.
+
+        """
         return cls._make_html("HTML", 200)
 
     @classmethod
     def redirect(cls, url: str, *, status: int = 302) -> Fault:
-        """A redirect to *url*, which may be on another server."""
+        """
+        A redirect to *url*, which may be on another server.
+
+        Args:
+            url: The target.
+            status: The HTTP status.
+
+        Returns:
+            The fault.
+
+        """
         return cls._make_constant(f"redirect to {url}", status=status, headers={"Location": url}, body=b"")
 
     @classmethod
@@ -174,7 +223,13 @@ class Fault:
 
     @classmethod
     def gzip_bomb(cls, *, size: int = 200_000_000) -> Fault:
-        """Compressed JSON that decompresses to *size* bytes, about a thousand times its compressed size."""
+        """
+        Compressed JSON that decompresses to *size* bytes, about a thousand times its compressed size.
+
+        Returns:
+            The fault.
+
+        """
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         return cls._make_constant(f"gzip bomb of {size} bytes", headers=headers, body=_make_gzip_bomb(size))
 
@@ -190,17 +245,41 @@ class Fault:
 
     @classmethod
     def invalid_utf8(cls) -> Fault:
-        """JSON with a string that is not valid UTF-8."""
+        """
+        JSON with a string that is not valid UTF-8.
+
+        Returns:
+            The fault.
+
+        """
         return cls._make_constant("invalid UTF-8", body=b'{"Player":{"id":"1-\xff\xfe"}}')
 
     @classmethod
     def nan(cls, *, field: str = "index") -> Fault:
-        """JSON with a NaN value, which the JSON standard does not allow."""
+        """
+        JSON with a NaN value, which the JSON standard does not allow.
+
+        Args:
+            field: The name of the field.
+
+        Returns:
+            The fault.
+
+        """
         return cls.wrong_field(field=field, value=float("nan"))
 
     @classmethod
     def nested(cls, *, levels: int = 100_000) -> Fault:
-        """JSON that is nested too deeply for a parser to accept."""
+        """
+        JSON that is nested too deeply for a parser to accept.
+
+        Args:
+            levels: The number of nested levels.
+
+        Returns:
+            The fault.
+
+        """
         return cls._make_constant(f"{levels} levels", body=b'{"Player":' + b"[" * levels + b"]" * levels + b"}")
 
     @classmethod
@@ -209,6 +288,14 @@ class Fault:
         A malformed entity: one field of the record has the given value, which may be of any type.
 
         In a list, the first row is changed.
+
+        Args:
+            field: The name of the field.
+            value: The value of the field.
+
+        Returns:
+            The fault.
+
         """
 
         def change(body: Any) -> Any:
@@ -224,7 +311,13 @@ class Fault:
 
     @classmethod
     def not_an_object(cls) -> Fault:
-        """Valid JSON, but an array instead of the expected object."""
+        """
+        Valid JSON, but an array instead of the expected object.
+
+        Returns:
+            The fault.
+
+        """
         return cls("a list", lambda answer: answer.with_json(lambda body: [body]))
 
 

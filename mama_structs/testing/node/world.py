@@ -278,6 +278,9 @@ class World:
         """
         Return a complete answer about one entity: a copy of its record, with the additional fields.
 
+        Args:
+            entity_id: The id of an entity.
+
         Raises:
             EntityNotFound: There is no such entity.
 
@@ -306,25 +309,61 @@ class World:
         Return the keys of a type's records in the chain's order.
 
         Keys are ids or addresses. The key of an infusion contains both.
+
+        Args:
+            type: The type of the entities.
+
         """
         keys = self.tables.get(_format_tables(type).name, {})
         return sorted(keys, key=int) if type == "struct_type" else sorted(keys)
 
     def get(self, type: str, key: str) -> Any | None:  # noqa: A002 - named as in the chain
-        """Return the stored record (not a copy), or None if it does not exist."""
+        """
+        Return the stored record (not a copy), or None if it does not exist.
+
+        Args:
+            type: The type of the entity.
+            key: The key of the record.
+
+        """
         return self.tables.get(_format_tables(type).name, {}).get(key)
 
     def put(self, type: str, key: str, record: Any) -> None:  # noqa: A002 - named as in the chain
-        """Add or replace a record. The record is not copied, so later changes of it are visible."""
+        """
+        Add or replace a record. The record is not copied, so later changes of it are visible.
+
+        Args:
+            type: The type of the entity.
+            key: The key of the record.
+            record: The record.
+
+        """
         self.tables.setdefault(_format_tables(type).name, {})[key] = record
 
     def remove(self, entity_id: str) -> None:
-        """Delete an entity. References to it are not deleted, as on the chain."""
+        """
+        Delete an entity. References to it are not deleted, as on the chain.
+
+        Args:
+            entity_id: The id of an entity.
+
+        Raises:
+            EntityNotFound: The world has no such entity.
+
+        """
         if self.tables.get(get_store_of_id(entity_id).name, {}).pop(entity_id, None) is None:
             raise EntityNotFound(entity_id)
 
     def attributes(self, table: str, names: tuple[str, ...], entity_id: str) -> dict[str, str]:
-        """Return the named attributes of an entity. A missing attribute is zero."""
+        """
+        Return the named attributes of an entity. A missing attribute is zero.
+
+        Args:
+            table: The name of the table.
+            names: The names of the attributes.
+            entity_id: The id of an entity.
+
+        """
         values = self.tables.get(table, {})
         return {name: values.get(f"{number}-{entity_id}", "0") for number, name in enumerate(names)}
 

@@ -63,15 +63,15 @@ async def test_plots_show_memories(memories):
     await memories.save_checkpoint("Done", implements=[new.id], created_at=START + timedelta(days=11))
     texts = {name: texts_of(axes) for name, axes in (await drawn(memories, old.id, "auth")).items()}
 
-    assert "How auth evolved" in texts["evolution"]
-    assert "Sessions in Redis" in texts["evolution"]
-    assert "2026-01-01 · FAILED · Nothing ends a token" in texts["evolution"]
+    assert "How auth evolved" in texts["history"]
+    assert "Sessions in Redis" in texts["history"]
+    assert "2026-01-01 · FAILED · Nothing ends a token" in texts["history"]
     for name in ("Use JWT for logins", "Sessions in Redis", "Done", "evolution", "implementation", "checkpoint"):
         assert name in texts["neighbourhood"]
     assert {"auth", "other", "4 memories"} <= set(texts["timeline"].split("\n"))
-    assert "4 memories by their meaning" in texts["map"]
-    assert "% of the variance" in texts["map"]
-    assert {"auth", "other"} <= set(texts["map"].split("\n"))
+    assert "4 memories by their meaning" in texts["embedding_map"]
+    assert "% of the variance" in texts["embedding_map"]
+    assert {"auth", "other"} <= set(texts["embedding_map"].split("\n"))
     assert {"evolution", "implementation", "association", "temporal"} <= set(texts["decay"].split("\n"))
 
 
@@ -120,7 +120,7 @@ async def test_letters_missing_in_all_fonts_are_logged_once_and_marked(memories,
 
     assert 1 == len(told)
     assert "no installed font has 결, 정" in str(told[0].message)
-    assert "\ufffd\ufffd Use \ufffd\n" in missing["evolution"]
+    assert "\ufffd\ufffd Use \ufffd\n" in missing["history"]
     assert not [text for text in missing.values() if "결" in text]
     font_with("결정\U0001f44d", tmp_path / "font.ttf")
     manager.addfont(tmp_path / "font.ttf")

@@ -18,39 +18,39 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_helpers import SMALL, OpenedDirectory, PlainEngines, plain_link, plain_memory
 
-from mama_structs import Memory, References, RefParser, RefStore, Session, sync
+from mama_structs import Memory, References, RefParser, RefStore, Session, admin, sync
 from mama_structs._internal.reprs import MAX_LINE_COLUMNS, escape_unprintable
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.graph.results import (
     Chain,
     Evidence,
     Hit,
-    TraversedMemory,
+    MemoryDetails,
     RelationshipCount,
     Results,
     SimilarMemory,
-    MemoryDetails,
+    TraversedMemory,
 )
-from mama_structs.memory.types.extraction_result import ExtractionResult, RejectedMemory
 from mama_structs.memory.types.model import (
     CheckpointMetadata,
     ContextMetadata,
     DecisionMetadata,
-    PreviousText,
-    PreviousValue,
     InsightMetadata,
     LinkMetadata,
     MemoryType,
-    SaveWarnings,
-    RelatedMemory,
     Outcome,
     OutcomeChange,
+    PreviousText,
+    PreviousValue,
     RecordMetadata,
+    RelatedMemory,
+    SaveWarnings,
     with_previews,
 )
+from mama_structs.memory.types.reports import ExtractionResult, RejectedMemory
 from mama_structs.recall import Conflict, Recall
-from mama_structs.types import NewRecord, Record, RecordHit
 from mama_structs.testing.strategies import ref_documents
+from mama_structs.types import NewRecord, Record, RecordHit
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 HOSTILE = "<script>alert(1)</script>\u202e\x1b[31m\u200b'\"&\n\ud800 `x` %%{init}%% 猫"
@@ -154,17 +154,17 @@ def test_repr_of_long_chain_shows_newest_versions():
 
 
 async def test_read_links_contain_beginnings_of_both_texts(store):
-    """`links_of`, chains and neighbourhoods have them. They are neither compared nor stored."""
+    """`links`, chains and neighbourhoods have them. They are neither compared nor stored."""
     old = await store.save_decision("Leave the boats open", topic="boats", reasoning="quick")
     new = await store.supersede(old.id, "Cover the boats", reasoning="rain")
     (link,) = await store.links(new.id)
     (of_chain,) = (await store.history(old.id)).links
-    surroundings = await store.details(old.id)
+    details = await store.details(old.id)
 
-    assert ("Cover the boats", "Leave the boats open") == link.texts == of_chain.texts
-    assert [link.texts] == [one.texts for one in surroundings.links]
+    assert ("Cover the boats", "Leave the boats open") == link.endpoint_texts == of_chain.endpoint_texts
+    assert [link.endpoint_texts] == [one.endpoint_texts for one in details.links]
     assert attrs.evolve(link) == link
-    assert attrs.evolve(link).texts is None
+    assert attrs.evolve(link).endpoint_texts is None
 
 
 async def test_validation_errors_do_not_quote_memories(store):
@@ -180,11 +180,12 @@ async def test_validation_errors_do_not_quote_memories(store):
         "min_relevance": lambda one: store.search("boats", min_relevance=one),
         "origin": lambda one: store.save_context("x", origin=one),
         "outcome": lambda one: store.set_outcome(memory.id, one),
-        "path": store.export_jsonl,
+        "path": lambda one: admin.export_jsonl(store, one),
         "conversation": lambda one: Session.open(conversation=one),
     }
     for name, ask in asked.items():
-        for wrong in (memory, hits[0], hits, [memory], chain, chain.links[0]):
+        # A memory and a hit are valid in place of an id.
+        for wrong in (*([] if name == "get" else [memory, hits[0]]), hits, [memory], chain, chain.links[0]):
             with pytest.raises(InvalidArgument) as told:
                 await ask(wrong)
             assert "boats" not in str(told.value), name
@@ -270,9 +271,7 @@ def told_things(draw):
             history=(PreviousValue(value=said, version=1, at=START, text=said),) * many,
         ),
     ]
-    record = Record(
-        labels=(said,) * many, key=said, value=[said] * many, version=1, created_at=START, updated_at=START
-    )
+    record = Record(labels=(said,) * many, key=said, value=[said] * many, version=1, created_at=START, updated_at=START)
     former = PreviousText(content=said, reasoning=said, until=START, reason=said)
     about = SaveWarnings(duplicate_of=(RelatedMemory("context_x_1", 1.0),) * many, note=said)
     whole = [
@@ -496,9 +495,9 @@ async def test_chains_and_neighbourhoods_convert_to_graphs(store):
     assert {*graph} == {end for link in (*around.links, *around.nearby_links) for end in (link.from_id, link.to_id)}
     assert {link.id for link in around.nearby_links} == {
         link.id
-        for one in around.around
+        for one in around.nearby
         for link in await store.links(one.memory.id)
-        if {link.from_id, link.to_id} <= {one.memory.id for one in around.around}
+        if {link.from_id, link.to_id} <= {one.memory.id for one in around.nearby}
     }
     assert 1 == sum("Leave the boats open" in line and line.endswith(":::FAILED") for line in told)
     assert 1 == sum('-->|"supersedes"|' in line for line in told)
@@ -520,16 +519,16 @@ def test_large_flowchart_is_bounded():
 @pytest.mark.parametrize(
     ("shown", "name", "place"),
     [
-        (lambda one: Hit(memory=one, score=1.0, relevance=0.5, signals={}), "content", "memory.content"),
-        (lambda one: Hit(memory=one, score=1.0, relevance=0.5, signals={}), "outcome", "memory.metadata.outcome"),
+        (lambda one: Hit(memory=one, score=1.0, relevance=0.5, signals={}), "previous_texts", "memory.previous_texts"),
+        (lambda one: Hit(memory=one, score=1.0, relevance=0.5, signals={}), "outcome_at", "memory.metadata.outcome_at"),
         (lambda one: TraversedMemory(memory=one, depth=1, path=(one.id,), strength=0.5), "topic", "memory.topic"),
         (lambda one: SimilarMemory(memory=one, similarity=0.5), "id", "memory.id"),
-        (lambda one: one, "reasoning", "metadata.reasoning"),
+        (lambda one: one, "history", "metadata.history"),
     ],
 )
 def test_attribute_error_suggests_path_to_attribute(shown, name, place):
     """
-    `hit.content` raises an error that names the right path.
+    `hit.previous_texts` raises an error that names the right path.
 
     Other unknown names have no suggestion.
     """
@@ -556,19 +555,19 @@ async def test_iterating_yields_all_memories_and_links(store):
     await store.save_many({"type": "context", "content": f"number {number}"} for number in range(260))
     last = await store.supersede(first.id, "Cover the boats", reasoning="rain")
     found = []
-    async for memory in store.all():
+    async for memory in store.iter_all():
         if not found:
             await store.delete(last.id)
             await store.save_context("too late")
         found.append(memory)
-    decided = [memory async for memory in store.all(type="decision")]
+    decided = [memory async for memory in store.iter_all(type="decision")]
 
     assert [first.content, *(f"number {number}" for number in range(260))] == [one.content for one in found]
     assert [first.id] == [one.id for one in decided]
     new = await store.supersede(first.id, "Cover the boats", reasoning="rain")
     links = [link async for link in store._iter_links() if link.created_by == "user"]
     assert [(new.id, first.id, ("Cover the boats", "Leave the boats open"))] == [
-        (link.from_id, link.to_id, link.texts) for link in links
+        (link.from_id, link.to_id, link.endpoint_texts) for link in links
     ]
 
 
@@ -577,8 +576,8 @@ def test_sync_facade_iterates_over_memories():
     with sync.Session.open(embedder=SMALL) as session:
         for number in range(3):
             session.memories.save_context(f"number {number}")
-        for memory in session.memories.all():
+        for memory in session.memories.iter_all():
             assert "number 0" == memory.content
             break
 
-        assert ["number 0", "number 1", "number 2"] == [one.content for one in session.memories.all()]
+        assert ["number 0", "number 1", "number 2"] == [one.content for one in session.memories.iter_all()]

@@ -96,7 +96,7 @@ policies = st.builds(
     temporal_same_topic=st.booleans(),
     topic_window=st.sampled_from((0.0, 3600.0, 3e9)),
     max_incoming=st.integers(0, 3),
-    minimum=st.sampled_from((0.0, 0.3, 0.45, 0.9)),
+    min_confidence=st.sampled_from((0.0, 0.3, 0.45, 0.9)),
 )
 
 

@@ -62,7 +62,9 @@ async def test_verdict_replace_supersedes_memory(is_async):
     assert is_async == (threads[0] is threading.main_thread())
 
 
-@pytest.mark.parametrize(("word", "field"), [("copy", "duplicate_of"), ("contradict", "possible_conflicts"), ("none", None)])
+@pytest.mark.parametrize(
+    ("word", "field"), [("copy", "duplicate_of"), ("contradict", "possible_conflicts"), ("none", None)]
+)
 async def test_other_verdicts_only_set_noticed(word, field):
     """The verdict overrides the detected conflict, and nothing is superseded."""
     async with opened(Judge(word)) as session:
@@ -132,7 +134,7 @@ async def test_slow_judge_times_out():
     async def judge(_new, _candidates):
         await never.wait()
 
-    async with opened(judge, judge_seconds=0.01) as session:
+    async with opened(judge, judge_timeout=0.01) as session:
         await decided(session, "Use JWT")
         second = await decided(session)
         stats = (await session.memories.stats())["judging"]

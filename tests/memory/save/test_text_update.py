@@ -98,8 +98,8 @@ async def test_correction_keeps_order_when_clock_steps_back(place):
     ("which", "given", "said"),
     [
         ("decision", {}, "update\\(\\) needs content, reasoning, topic, tags or valid_until"),
-        ("decision", {"content": "dock here"}, "has these values already"),
-        ("decision", {"content": "dock here", "reasoning": "near"}, "has these values already"),
+        ("decision", {"content": "dock here"}, "says just that already"),
+        ("decision", {"content": "dock here", "reasoning": "near"}, "says just that already"),
         ("insight", {"reasoning": "because"}, "reasoning is a decision's"),
         ("insight", {"content": " "}, "content must not be empty"),
         ("insight", {"content": "x" * 101}, "content must have at most 100"),

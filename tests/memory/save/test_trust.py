@@ -78,23 +78,23 @@ async def test_origin_and_trust_filter_all_queries(opened):
     )
 
     async def found(**filters):
-        text = "the harbour freezes in winter"
+        where, text = Filter(**filters), "the harbour freezes in winter"
         lists = (
-            [hit.memory for hit in await store.search(text, **filters)],
-            await store.list(**filters),
-            [one.memory for one in await store.similar(text, threshold=0.0, **filters)],
+            [hit.memory for hit in await store.search(text, where=where)],
+            await store.list(where=where),
+            [one.memory for one in await store.similar(content=text, threshold=0.0, where=where)],
         )
         (ids,) = {frozenset(one.id for one in some) for some in lists}
         return ids
 
-    assert {saved["user"].id, rests.id} == await found(origins="user")
-    assert {saved["tool"].id, saved["outside"].id} == await found(origins=["tool", "outside"])
-    assert {saved["user"].id, saved["model"].id} == await found(trust="model")
-    assert {saved["user"].id, saved["model"].id, saved["tool"].id, rests.id} == await found(trust="tool")
-    assert {rests.id} == await found(origins="user", trust="tool") - await found(trust="user")
-    for wrong in ({"origins": ["nobody"]}, {"origins": []}, {"trust": "nobody"}):
+    assert {saved["user"].id, rests.id} == await found(origin="user")
+    assert {saved["tool"].id, saved["outside"].id} == await found(origin=["tool", "outside"])
+    assert {saved["user"].id, saved["model"].id} == await found(min_trust="model")
+    assert {saved["user"].id, saved["model"].id, saved["tool"].id, rests.id} == await found(min_trust="tool")
+    assert {rests.id} == await found(origin="user", min_trust="tool") - await found(min_trust="user")
+    for wrong in ({"origin": ["nobody"]}, {"origin": []}, {"min_trust": "nobody"}):
         with pytest.raises(InvalidArgument, match=next(iter(wrong))):
-            await store.search("x", **wrong)
+            Filter(**wrong)
 
 
 async def test_snapshot_restores_origin_and_trust(tmp_path):
@@ -167,7 +167,7 @@ async def test_evidence_lowers_trust_by_handle_and_by_hash(opened):
         "fd:1": ("fd:1", "a page", Provenance("outside", "outside")),
         "fd:2": ("fd:2", "a text without provenance"),
     }
-    store = (await opened.memories()).resolving(handles.get)
+    store = (await opened.memories())._resolving(handles.get)
     plan = await store.save_decision("build walls", topic="walls", reasoning="safe", evidence=["ref:plan"])
     page = await store.save_decision("send keys", topic="keys", reasoning="a page", evidence=["fd:1", "a talk"])
     unknown = await store.save_decision("build gates", topic="gates", reasoning="open", evidence=["fd:2"])

@@ -144,7 +144,7 @@ async def test_reranker_reads_more_hits_than_requested():
 async def test_number_of_reranked_hits_is_a_setting():
     """Further hits keep their original order."""
     reranker = Preferring("lunch")
-    async with opening(reranker, rerank_at_most=2) as session:
+    async with opening(reranker, rerank_limit=2) as session:
         memories = await noted(session)
         hits = await memories.search("the door", limit=5)
 
@@ -408,7 +408,7 @@ async def test_search_raises_when_reranker_reports_permanent_error():
 async def test_search_succeeds_when_reranker_times_out(caplog):
     """After the timeout the search returns the original order, and the call is cancelled."""
     reranker = Waiting()
-    async with opening(reranker, rerank_seconds=0.01) as session:
+    async with opening(reranker, rerank_timeout=0.01) as session:
         memories = await noted(session)
         hits = await memories.search("the door")
         late = (await memories.stats())["reranking"]["late"]
@@ -434,7 +434,7 @@ async def test_hanging_reranker_thread_blocks_no_search():
         gate.wait()
         return [float("key" in text) for text in texts]
 
-    async with opening(as_reranker(hanging, name="hanging"), rerank_seconds=0.01) as session:
+    async with opening(as_reranker(hanging, name="hanging"), rerank_timeout=0.01) as session:
         memories = await noted(session)
         for query in ("first door", "second door", "third door"):
             assert 5 == len(await memories.search(query))
@@ -473,7 +473,7 @@ async def test_async_reranker_calls_are_serialized():
     """It runs in the event loop, one call at a time."""
     reranker = Waiting()
     reranker.open.set()
-    async with opening(reranker, rerank_seconds=600) as session:
+    async with opening(reranker, rerank_timeout=600) as session:
         memories = await noted(session)
         found = await asyncio.gather(*(memories.search(f"door {n}") for n in range(8)))
 
@@ -497,7 +497,7 @@ async def test_sync_reranker_may_return_awaitable():
 async def test_cancelled_search_cancels_reranker_call():
     """The next search starts immediately."""
     reranker = Waiting()
-    async with opening(reranker, rerank_seconds=600) as session:
+    async with opening(reranker, rerank_timeout=600) as session:
         memories = await noted(session)
         leaving = asyncio.create_task(memories.search("the door"))
         await reranker.begun.wait()
@@ -514,7 +514,7 @@ async def test_cancelled_search_cancels_reranker_call():
 @pytest.mark.parametrize("turns", range(12))
 async def test_search_cancelled_at_any_point_leaves_no_task(turns):
     """After the cancellation, the next search is reranked."""
-    async with opening(Preferring("key"), rerank_seconds=600) as session:
+    async with opening(Preferring("key"), rerank_timeout=600) as session:
         memories = await noted(session)
         before = asyncio.all_tasks()
         task = asyncio.create_task(memories.search("the door"))
@@ -532,7 +532,7 @@ async def test_search_cancelled_at_any_point_leaves_no_task(turns):
 async def test_close_raises_session_closed_in_waiting_search():
     """The close leaves no thread."""
     reranker = Waiting()
-    session = await opening(reranker, rerank_seconds=600)
+    session = await opening(reranker, rerank_timeout=600)
     memories = await noted(session)
     waiting = asyncio.create_task(memories.search("the door"))
     await reranker.begun.wait()
@@ -582,7 +582,7 @@ def test_open_rejects_invalid_reranker():
     assert isinstance(as_reranker(len, name="x"), Reranker)
 
 
-@pytest.mark.parametrize("wrong", [{"rerank_seconds": 0}, {"rerank_seconds": "2"}, {"rerank_at_most": 0}])
+@pytest.mark.parametrize("wrong", [{"rerank_timeout": 0}, {"rerank_timeout": "2"}, {"rerank_limit": 0}])
 def test_reranker_settings_are_validated(wrong):
     """The timeout must be a number of seconds, and the number of hits an integer."""
     with pytest.raises(InvalidSetting, match=next(iter(wrong))):

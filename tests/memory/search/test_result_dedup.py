@@ -154,7 +154,8 @@ def test_folding_is_correct_on_half_b_of_month():
     rows = [row for row in rows if row["half"] == "b"]
     memories = [
         attrs.evolve(
-            parse_request(row["save"], now=START).memory("x", now=START + timedelta(days=at), max_content=10**6), id=row["id"]
+            parse_request(row["save"], now=START).memory("x", now=START + timedelta(days=at), max_content=10**6),
+            id=row["id"],
         )
         for at, row in enumerate(rows)
     ]

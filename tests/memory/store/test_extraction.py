@@ -145,7 +145,7 @@ async def test_empty_answer_is_valid_and_long_answer_is_truncated(session):
     learned = await session.remember(TALK, extract=Model(json.dumps(many)))
 
     assert (MAX_RECORDS_PER_ANSWER, 5) == (len(learned.saved), len(learned.rejected))
-    assert many[MAX_RECORDS_PER_ANSWER] == learned.rejected[0].record
+    assert many[MAX_RECORDS_PER_ANSWER] == learned.rejected[0].proposal
 
 
 async def test_repeated_conversation_merges_known_facts(session):

@@ -172,7 +172,7 @@ def local_zone(monkeypatch):
 
 TIMES = [
     (datetime(2026, 6, 1, 10, tzinfo=UTC), datetime(2026, 6, 1, 10, tzinfo=UTC)),
-    (datetime(2026, 6, 1, 10), datetime(2026, 6, 1, 1, tzinfo=UTC)),
+    (datetime(2026, 6, 1, 10), datetime(2026, 6, 1, 1, tzinfo=UTC)),  # noqa: DTZ001 - the case
     (date(2026, 6, 1), datetime(2026, 5, 31, 15, tzinfo=UTC)),
     ("2026-06-01", datetime(2026, 5, 31, 15, tzinfo=UTC)),
     ("2026-06-01T10:00:00", datetime(2026, 6, 1, 1, tzinfo=UTC)),

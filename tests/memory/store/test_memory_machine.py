@@ -29,6 +29,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from memory_helpers import END_CONNECTIONS, OpenedDirectory, is_on_server
 from postgres_helpers import administer
 
+from mama_structs import admin
 from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound, StoreError
 from mama_structs.memory.engines.local import engine as embedded_engine
 from mama_structs.memory.engines.local import plans
@@ -126,7 +127,9 @@ class Model:
 
     def delete(self, memory_id):
         """Delete a memory and the contexts with the reasons of its outcomes."""
-        ends = [link.from_id for link in self.links_of(memory_id) if link.metadata.original_relationship == "outcome_of"]
+        ends = [
+            link.from_id for link in self.links_of(memory_id) if link.metadata.original_relationship == "outcome_of"
+        ]
         for reason in [end for end in ends if end != memory_id and is_outcome_reason(self.get(end))]:
             self.plain.delete(reason)
         self.plain.delete(memory_id)
@@ -481,11 +484,11 @@ class MemoryMachine(RuleBasedStateMachine):
     @rule(actor=ACTORS, namespace=NAMESPACES)
     def prune(self, actor, namespace):
         expected = self.models[namespace].prune(self.now, self.settings)
-        assert expected == self.do(actor, namespace, lambda store: admin.prune(store))
+        assert expected == self.do(actor, namespace, admin.prune)
 
     @rule(actor=ACTORS, namespace=NAMESPACES)
     def maintain(self, actor, namespace):
-        done = self.do(actor, namespace, lambda store: admin.maintain(store))
+        done = self.do(actor, namespace, admin.maintain)
         model = self.models[namespace]
         before = model.maintained
         if model.plain.change and not 0 <= (self.now - before).total_seconds() < self.settings.prune_every:
@@ -493,7 +496,7 @@ class MemoryMachine(RuleBasedStateMachine):
         # Maintenance computes ages for the time of the previous run, so the first run prunes nothing.
         expected = model.prune(min(before, self.now), self.settings) if done.due else 0
         assert expected == done.pruned
-        assert not self.do(1 - actor, namespace, lambda store: admin.maintain(store)).due
+        assert not self.do(1 - actor, namespace, admin.maintain).due
 
     @rule(seconds=TIMES)
     def time_passes(self, seconds):
@@ -643,7 +646,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @rule(actor=ACTORS, namespace=NAMESPACES)
     def rebuild(self, actor, namespace):
-        assert [] == self.do(actor, namespace, lambda store: admin.rebuild(store))
+        assert [] == self.do(actor, namespace, admin.rebuild)
 
     @rule(actor=ACTORS, namespace=NAMESPACES, into=NAMESPACES)
     def export_and_import(self, actor, namespace, into):

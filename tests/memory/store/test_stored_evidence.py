@@ -117,7 +117,7 @@ async def test_evidence_text_round_trip_is_exact(texts, plain):
             found = await store.evidence(saved.id)
             assert saved == await store.get(saved.id)
             assert sorted({text_digest(text) for text in texts}) == await kept_in(store)
-            assert [] == await admin.check(store)
+            assert () == (await admin.check(store)).issues
 
     kept = [
         Evidence(source=f"{handle}@1", digest=text_digest(text), text=text) for handle, text in handles.texts.items()
@@ -172,7 +172,7 @@ async def test_supersede_and_save_many_store_evidence_texts(tmp_path):
         assert ["two"] == [one.text for one in await store.evidence(many[0].id)]
         assert ["two", "one"] == [one.text for one in await store.evidence(many[1].id)]
         assert 2 == len(await kept_in(store))
-        assert [] == await admin.check(store)
+        assert () == (await admin.check(store)).issues
 
 
 async def test_record_may_refer_to_text_of_earlier_record(tmp_path):
@@ -199,7 +199,7 @@ async def test_save_with_unknown_handle_raises_and_saves_nothing(tmp_path):
         with pytest.raises(HandleNotFound) as refused:
             await store.save_many([{**record, "evidence": ["ref:a"]}, {**record, "evidence": ["ref:b"]}])
 
-        assert ["in records[1]"] == refused.value.__notes__
+        assert ["in items[1]"] == refused.value.__notes__
         assert (0, []) == (await store.count(), await rows_of(store))
 
 
@@ -243,7 +243,7 @@ async def test_save_rejects_unknown_text_hash(tmp_path):
         with pytest.raises(InvalidArgument) as refused:
             await store.save_many([{"type": "context", "content": "x"}, record])
 
-        assert ["in records[1]"] == refused.value.__notes__
+        assert ["in items[1]"] == refused.value.__notes__
         assert ["https://x"] == handles.asked
         assert 0 == await store.count()
 
@@ -279,7 +279,7 @@ async def test_text_is_deleted_with_last_memory_that_refers_to_it(tmp_path, orde
             expected |= {text_digest("own")} & ({text_digest("own")} if 0 in left else set())
 
             assert sorted(expected) == await kept_in(store)
-            assert [] == await admin.check(store)
+            assert () == (await admin.check(store)).issues
             for other in left:
                 assert "shared" == (await store.evidence(saved[other].id))[0].text
 
@@ -324,7 +324,7 @@ async def test_texts_after_transaction_match_plain_model(plans):
                 else:
                     assert answers[0] == answers[1]
                 assert sorted(plain.memories._contents) == await kept_in(store)
-            assert [] == await admin.check(store)
+            assert () == (await admin.check(store)).issues
 
 
 async def test_deleted_text_can_be_stored_again(tmp_path):
@@ -345,7 +345,7 @@ async def test_deleted_text_can_be_stored_again(tmp_path):
 
         assert ["again"] == [one.text for one in await store.evidence(saved.id)]
         assert [text_digest("again")] == await kept_in(store)
-        assert [] == await admin.check(store)
+        assert () == (await admin.check(store)).issues
 
 
 async def test_other_changes_keep_evidence(tmp_path):
@@ -362,7 +362,7 @@ async def test_other_changes_keep_evidence(tmp_path):
 
         assert ["shared"] == [one.text for one in await store.evidence(first.id)]
         assert [text_digest("shared")] == await kept_in(store)
-        assert [] == await admin.check(store)
+        assert () == (await admin.check(store)).issues
 
 
 async def test_evidence_texts_are_shared_between_processes(tmp_path):
@@ -374,7 +374,7 @@ async def test_evidence_texts_are_shared_between_processes(tmp_path):
         second = await other.save_decision("d", topic="t", reasoning="", evidence=first.evidence)
         await other.delete(first.id)
         assert "shared" == (await one.evidence(second.id))[0].text
-        assert [] == await admin.check(one)
+        assert () == (await admin.check(one)).issues
         await one.delete(second.id)
 
         assert [] == await rows_of(other)
@@ -415,7 +415,7 @@ async def test_cancelled_save_stores_memory_with_text_or_neither(tmp_path):
         assert sorted(digest for memory in there for digest in evidence_digests(memory.evidence)) == await kept_in(
             store
         )
-        assert [] == await admin.check(store)
+        assert () == (await admin.check(store)).issues
 
 
 async def test_failed_save_stores_no_text(tmp_path, monkeypatch):
@@ -441,7 +441,7 @@ async def test_failed_save_stores_no_text(tmp_path, monkeypatch):
         await decision(store, "ref:a")
 
         assert [text_digest("text")] == await kept_in(store)
-        assert [] == await admin.check(store)
+        assert () == (await admin.check(store)).issues
 
 
 # Damage
@@ -475,7 +475,7 @@ async def test_damaged_text_is_never_returned(tmp_path, name):
         await plant(store, lambda rows: damage(rows, name))
         with pytest.raises(StoreDamaged) as refused:
             await store.evidence(bad.id)
-        findings = await admin.check(store)
+        findings = (await admin.check(store)).issues
         with pytest.raises(StoreDamaged):
             await admin.export_jsonl(store, tmp_path / "x")
 
@@ -490,7 +490,7 @@ async def test_damaged_text_is_never_returned(tmp_path, name):
         await store.set_outcome(bad.id, "SUCCESS")
         await decision(store, "ref:a")
         assert "secret" == (await store.evidence(bad.id))[0].text
-        assert [] == await admin.check(store)
+        assert () == (await admin.check(store)).issues
 
 
 async def test_check_reports_orphaned_texts(tmp_path):
@@ -516,9 +516,9 @@ async def test_check_reports_orphaned_texts(tmp_path):
     async with opened(tmp_path, Handles({"ref:a": "own"})) as store:
         first = await decision(store, "ref:a")
         second = await store.save_context("without evidence")
-        assert [] == await admin.check(store)
+        assert () == (await admin.check(store)).issues
         await plant(store, work)
-        findings = await admin.check(store)
+        findings = (await admin.check(store)).issues
 
     expected = {
         ("orphan", f"{KEYS.contents}{lost}"),
@@ -540,7 +540,7 @@ async def test_check_reads_texts_in_several_transactions(tmp_path, monkeypatch):
     handles = Handles({f"ref:r{number}": f"text {number}" for number in range(250)})
     async with opened(tmp_path, handles) as store:
         saved = await decision(store, *handles.texts)
-        assert [] == await admin.check(store)
+        assert () == (await admin.check(store)).issues
 
         def work(rows):
             if is_on_server():
@@ -550,7 +550,7 @@ async def test_check_reads_texts_in_several_transactions(tmp_path, monkeypatch):
                     rows.put(key, b"x")
 
         await plant(store, work)
-        findings = await admin.check(store)
+        findings = (await admin.check(store)).issues
 
         assert set(evidence_digests(saved.evidence)) == {one.key.removeprefix(KEYS.contents) for one in findings}
         assert 250 == len(findings)
@@ -566,7 +566,7 @@ async def test_memory_view_resolves_own_handles(tmp_path):
     A new embedder and the end of the store apply to all.
     """
     async with opened(tmp_path, Handles({"ref:a": "of one"})) as one:
-        other = one.resolving(Handles({"ref:a": "of the other"}))
+        other = one._resolving(Handles({"ref:a": "of the other"}))
         first, second = await decision(one, "ref:a"), await decision(other, "ref:a")
         assert "of the other" == (await one.evidence(second.id))[0].text
         assert "of one" == (await other.evidence(first.id))[0].text

@@ -90,7 +90,7 @@ def test_filter_repr_names_given_conditions_as_callers_write_them():
     where = Filter(type=["insight", "context"], tags="food", outcome="failed".upper(), extra={"a": 1})
 
     assert "Filter(type=['context', 'insight'], tags='food', outcome='FAILED', extra={'a': 1})" == repr(where)
-    assert where == eval(repr(where))  # noqa: S307 - the text above
+    assert where == eval(repr(where))
 
 
 def test_filter_to_json_is_json():
@@ -131,7 +131,7 @@ def test_timedelta_is_relative_to_the_call_and_not_to_the_filter():
     ("value", "expected"),
     [
         (NOW, NOW),
-        (datetime(2026, 6, 1, 10), datetime(2026, 6, 1, 10).astimezone(UTC)),
+        (datetime(2026, 6, 1, 10), datetime(2026, 6, 1, 10).astimezone(UTC)),  # noqa: DTZ001 - the case
         (date(2026, 6, 1), datetime(2026, 6, 1).astimezone(UTC)),
         ("2026-06-01", datetime(2026, 6, 1).astimezone(UTC)),
         ("2026-06-01T10:00:00Z", datetime(2026, 6, 1, 10, tzinfo=UTC)),

@@ -26,7 +26,12 @@ async def test_load_reads_conversation_of_earlier_version(tmp_path):
     tag = {"type": "code", "lang": "python"}
     assert ("ref:a@1", "code", tag, "x = 1") == (first.versioned_handle, first.category, first.attributes, first.text)
     assert ("ref:a@2", "two", 4_000) == (second.versioned_handle, second.text, second.page_size)
-    assert ("ref:b@1", {"title": "ü"}, False) == (third.versioned_handle, third.attributes, third.complete)
-    assert ("fd:1", "host", "long", 2026) == (fourth.versioned_handle, fourth.source, fourth.text, fourth.created_at.year)
+    assert ("ref:b@1", {"title": "ü"}, False) == (third.versioned_handle, third.attributes, third.is_complete)
+    assert ("fd:1", "host", "long", 2026) == (
+        fourth.versioned_handle,
+        fourth.source,
+        fourth.text,
+        fourth.created_at.year,
+    )
     assert 3 == main.next_fd
     assert ["ref:a@2", "ref:b@1", "fd:1", "ref:c@1"] == [entry.versioned_handle for entry in child.iter_entries()]

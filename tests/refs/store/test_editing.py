@@ -21,7 +21,7 @@ def kinds(ingested):
 # Repeated ids
 
 
-def test_ingest_returns_existing_version_when_content_is_equal():
+def test_observe_returns_existing_version_when_content_is_equal():
     """No new version is created, and nothing is reported."""
     store = RefStore()
     (first,) = store.observe('<ref id="x" type="code" title="t">\n1\n</ref>').refs
@@ -46,7 +46,7 @@ def test_ingest_returns_existing_version_when_content_is_equal():
         f'<ref id="x">{FENCE}js\n1\n{FENCE}</ref>',
     ],
 )
-def test_ingest_creates_new_version_when_ref_differs(again):
+def test_observe_creates_new_version_when_ref_differs(again):
     """Differences are the text, a title, a language or an incomplete text."""
     store = RefStore()
     store.observe('<ref id="x">1</ref>')
@@ -55,7 +55,7 @@ def test_ingest_creates_new_version_when_ref_differs(again):
     assert 2 == store.get("x").version
 
 
-def test_ingest_creates_new_version_for_earlier_content():
+def test_observe_creates_new_version_for_earlier_content():
     """Only the newest version is compared."""
     store = RefStore()
     for text in "121":
@@ -86,7 +86,7 @@ def test_stream_and_its_message_create_one_version(data, before, document):
     assert streamed.diagnostics == again.diagnostics
 
 
-def test_ingest_recognizes_message_after_next_stream():
+def test_observe_recognizes_message_after_next_stream():
     """A message may arrive late, and corresponds to one stream only."""
     store = RefStore()
     texts = ['<ref id="x" append>1</ref>', '<ref id="x" append>2</ref>']
@@ -133,7 +133,7 @@ def test_stream_close_recognizes_message_ingested_before():
         ("1", f"{FENCE}py\n2\n{FENCE}", "1\n2"),
     ],
 )
-def test_ingest_appends_on_new_line(first, more, body):
+def test_observe_appends_on_new_line(first, more, body):
     """Enclosing fences of both parts are removed."""
     store = RefStore()
     store.observe(f'<ref id="x" title="t">\n{first}\n</ref>')
@@ -156,7 +156,7 @@ def test_ingest_appends_on_new_line(first, more, body):
         (f"{FENCE}pyt", f"hon\ndef f():\n    return 1\n{FENCE}"),
     ],
 )
-def test_ingest_continues_incomplete_ref(cut, rest):
+def test_observe_continues_incomplete_ref(cut, rest):
     """The parts are joined without a line break, with or without a repeated fence."""
     store = RefStore()
     store.observe(f'<ref id="x">{cut}')
@@ -164,11 +164,11 @@ def test_ingest_continues_incomplete_ref(cut, rest):
     ref = store.get("x")
 
     assert "def f():\n    return 1" == ref.body.text
-    assert ref.complete
+    assert ref.is_complete
 
 
 @given(texts=st.lists(st.text(st.sampled_from("ab \n"), max_size=5), min_size=1, max_size=5))
-def test_ingest_joins_parts_of_incomplete_ref(texts):
+def test_observe_joins_parts_of_incomplete_ref(texts):
     """Parts that are cut anywhere and continued give the complete text."""
     store = RefStore()
     *cut, last = texts
@@ -179,7 +179,7 @@ def test_ingest_joins_parts_of_incomplete_ref(texts):
     assert "".join(texts) == store.get("x").text
 
 
-def test_ingest_creates_ref_when_there_is_none_to_append_to():
+def test_observe_creates_ref_when_there_is_none_to_append_to():
     """A diagnostic reports this."""
     ingested = RefStore().observe('<ref id="x" append="append">1</ref>')
 

@@ -17,7 +17,7 @@ def store(tmp_path):
 
 def put(store, ref_id, text):
     """Store a text as a ref whose tags are on separate lines."""
-    store.ingest(f'<ref id="{ref_id}">\n{text}\n</ref>')
+    store.observe(f'<ref id="{ref_id}">\n{text}\n</ref>')
 
 
 async def test_to_file_ends_ref_with_line_break(store, tmp_path):

@@ -38,21 +38,21 @@ def small(**settings):
 # Refs in model output
 
 
-def test_ingest_stores_ref_immediately(store):
+def test_observe_stores_ref_immediately(store):
     """The ref is available when ingest returns."""
-    ingested = store.ingest('See <ref id="a" type="code" lang="python">\nx = 1\n</ref>.')
+    ingested = store.observe('See <ref id="a" type="code" lang="python">\nx = 1\n</ref>.')
 
     assert ["ref:a"] == [ref.handle for ref in ingested.refs]
     assert "x = 1" == store.get("ref:a").text == store.get("a").text
     assert ("code", {"type": "code", "lang": "python"}) == (ingested.refs[0].category, ingested.refs[0].attributes)
-    assert "See \nx = 1\n." == ingested.visible
+    assert "See \nx = 1\n." == ingested.visible_text
     assert 'See <ref id="a" type="code" lang="python">\nx = 1\n</ref>.' == ingested.text
 
 
-def test_ingest_creates_new_version_when_id_is_repeated(store):
+def test_observe_creates_new_version_when_id_is_repeated(store):
     """Without a number the newest version is used; a diagnostic reports the new one."""
-    first = store.ingest('<ref id="a">1</ref><ref id="a">2</ref>')
-    second = store.ingest('<ref id="a">3</ref>')
+    first = store.observe('<ref id="a">1</ref><ref id="a">2</ref>')
+    second = store.observe('<ref id="a">3</ref>')
 
     assert ["1", "2", "3", "3"] == [store.get(h).text for h in ("ref:a@1", "ref:a@2", "ref:a@3", "ref:a")]
     assert ("ref:a@1", "ref:a@2", "ref:a@3") == store.versions("a") == store.versions("ref:a")
@@ -61,59 +61,59 @@ def test_ingest_creates_new_version_when_id_is_repeated(store):
     assert [3] == [ref.version for ref in store.list()]
 
 
-def test_ingest_numbers_versions_by_opening_tags(store):
+def test_observe_numbers_versions_by_opening_tags(store):
     """The outer of two nested refs with the same id is the earlier version."""
-    store.ingest('<ref id="a">out<ref id="a">in</ref></ref>')
+    store.observe('<ref id="a">out<ref id="a">in</ref></ref>')
 
     assert ("outin", "in") == (store.get("ref:a@1").text, store.get("ref:a@2").text)
 
 
-def test_ingest_stores_and_reports_unclosed_ref(store):
+def test_observe_stores_and_reports_unclosed_ref(store):
     """The text up to the end is stored as incomplete."""
-    ingested = store.ingest('<ref id="a">one <ref id="b">two</ref> three')
+    ingested = store.observe('<ref id="a">one <ref id="b">two</ref> three')
 
     assert [("a", "one two three", False), ("b", "two", True)] == [
-        (ref.id, ref.text, ref.complete) for ref in ingested.refs
+        (ref.id, ref.text, ref.is_complete) for ref in ingested.refs
     ]
     assert {"unclosed", "nested"} == {said.kind for said in ingested.diagnostics}
     assert "never closed" in repr(store.get("a"))
 
 
-def test_ingest_orders_diagnostics_by_position(store):
+def test_observe_orders_diagnostics_by_position(store):
     """Diagnostics of the parser and of the store are in one list."""
-    ingested = store.ingest('<ref id="a">1</ref></ref><ref id="a">2</ref></ref>')
+    ingested = store.observe('<ref id="a">1</ref></ref><ref id="a">2</ref></ref>')
 
     assert ["stray_close", "new_version", "stray_close"] == [said.kind for said in ingested.diagnostics]
 
 
-def test_ingest_reports_ref_with_lone_surrogate(store):
+def test_observe_reports_ref_with_lone_surrogate(store):
     """The other refs of the answer are stored."""
-    ingested = store.ingest('<ref id="a">\ud83d</ref><ref id="b">x</ref>\udc00')
+    ingested = store.observe('<ref id="a">\ud83d</ref><ref id="b">x</ref>\udc00')
 
     assert ["b"] == [ref.id for ref in ingested.refs]
     assert [("invalid_text", "a")] == [(said.kind, said.id) for said in ingested.diagnostics]
 
 
-def test_ingest_reports_ref_that_exceeds_quota():
+def test_observe_reports_ref_that_exceeds_quota():
     """Smaller refs of the answer are stored."""
     store = small(max_bytes=3)
-    ingested = store.ingest('<ref id="a">1234</ref><ref id="b">123</ref>')
+    ingested = store.observe('<ref id="a">1234</ref><ref id="b">123</ref>')
 
     assert ["b"] == [ref.id for ref in ingested.refs]
     assert [("quota_exceeded", "a")] == [(said.kind, said.id) for said in ingested.diagnostics]
     # Equal texts are stored once, so this ref fits into the quota.
-    assert ["c"] == [ref.id for ref in store.ingest('<ref id="c">123</ref>').refs]
+    assert ["c"] == [ref.id for ref in store.observe('<ref id="c">123</ref>').refs]
     assert 3 == store.usage.bytes
 
 
-def test_ingest_stores_nothing_when_references_are_disabled():
+def test_observe_stores_nothing_when_references_are_disabled():
     """The complete text is visible."""
-    store = small(references_enabled=False)
-    ingested = store.ingest('<ref id="a">1</ref>')
+    store = small(marks_enabled=False)
+    ingested = store.observe('<ref id="a">1</ref>')
 
-    assert ((), '<ref id="a">1</ref>') == (ingested.refs, ingested.visible)
+    assert ((), '<ref id="a">1</ref>') == (ingested.refs, ingested.visible_text)
     assert 0 == len(store)
-    assert "reference_id_instructions" not in store.prompt()
+    assert "reference_id_instructions" not in store.system_prompt()
 
 
 @given(cuts=st.lists(st.integers(0, 60)))
@@ -175,7 +175,7 @@ def test_stream_reports_unreadable_chunk_once(store, caplog, chunk):
         stream.feed(chunk)
     stream.feed('<ref id="x">1</ref>')
     result = stream.close()
-    again = store.ingest({"role": "assistant", "content": '<ref id="x">1</ref>'})
+    again = store.observe({"role": "assistant", "content": '<ref id="x">1</ref>'})
 
     assert ["unreadable"] == [one.kind for one in result.diagnostics]
     assert 1 == caplog.text.count("cannot be read")
@@ -277,7 +277,7 @@ def test_wrap_merges_many_short_blocks(store):
 
 def test_read_returns_handle_with_version(store):
     """Following the handle cannot mix the pages of two versions."""
-    store.ingest('<ref id="a">one</ref><ref id="a">two</ref>')
+    store.observe('<ref id="a">one</ref><ref id="a">two</ref>')
 
     assert ("ref:a@2", "ref:a@1") == (store.read("ref:a").handle, store.read("ref:a@1").handle)
 
@@ -298,7 +298,7 @@ def test_equal_texts_are_stored_once(store):
     text = "x" * 10_000
     store.add(text)
     store.add("".join(["x"] * 10_000))
-    store.ingest(f'<ref id="a">{text}</ref><ref id="b">{text}</ref>')
+    store.observe(f'<ref id="a">{text}</ref><ref id="b">{text}</ref>')
 
     assert 10_000 == store.usage.bytes
     assert 1 == len({id(store.get(handle).content) for handle in store})
@@ -340,7 +340,7 @@ def test_delete_releases_quota_and_leaves_tombstone():
 def test_delete_keeps_shared_text_until_last_use():
     """Deleting one of two refs with equal text releases no bytes."""
     store = small(max_bytes=100)
-    store.ingest('<ref id="a">12345</ref><ref id="b">12345</ref>')
+    store.observe('<ref id="a">12345</ref><ref id="b">12345</ref>')
     store.delete("ref:b")
 
     assert 5 == store.usage.bytes
@@ -421,7 +421,7 @@ def test_extract_creates_descriptor(store):
 
 def test_store_supports_len_contains_and_iteration(store):
     """Iteration yields handles in order of creation."""
-    store.ingest('<ref id="a">1</ref>')
+    store.observe('<ref id="a">1</ref>')
     store.add("x")
 
     assert ["ref:a@1", "fd:1"] == list(store)
@@ -436,7 +436,7 @@ def test_store_supports_len_contains_and_iteration(store):
 
 def test_list_filters_by_category(store):
     """The category is from the tag or else from the content."""
-    store.ingest('<ref id="a" type="code">x</ref><ref id="b" type="data">x</ref><ref id="c" type="text">x</ref>')
+    store.observe('<ref id="a" type="code">x</ref><ref id="b" type="data">x</ref><ref id="c" type="text">x</ref>')
 
     assert ["b"] == [ref.id for ref in store.list(category="data")]
     assert ["a", "b", "c"] == [ref.id for ref in store.list()]
@@ -444,11 +444,11 @@ def test_list_filters_by_category(store):
 
 def test_suggest_avoids_used_ids(store):
     """Suggested ids are unused."""
-    store.ingest('<ref id="parse">x</ref>')
+    store.observe('<ref id="parse">x</ref>')
     text = "```python\ndef parse(text):\n    a = 1\n    return text\n```\n"
 
     assert ["parse"] == [one.id for one in RefStore().suggest_refs(text)]
-    assert "parse" not in {one.id for one in store.suggest(text)}
+    assert "parse" not in {one.id for one in store.suggest_refs(text)}
 
 
 # Forks
@@ -456,12 +456,12 @@ def test_suggest_avoids_used_ids(store):
 
 def test_fork_is_independent_of_parent(store):
     """Earlier handles are shared; new handles with the same number differ."""
-    store.ingest('<ref id="a">1</ref>')
+    store.observe('<ref id="a">1</ref>')
     store.add("x")
     child = store.fork()
     store.add("of the parent")
     child.add("of the child")
-    child.ingest('<ref id="a">2</ref><ref id="b">3</ref>')
+    child.observe('<ref id="a">2</ref><ref id="b">3</ref>')
 
     assert ("1", "2") == (store.get("a").text, child.get("a").text)
     assert ("of the parent", "of the child") == (store.get("fd:2").text, child.get("fd:2").text)
@@ -514,7 +514,7 @@ def test_ref_store_rejects_other_thread(store):
     caught = []
 
     def use():
-        for step in (lambda: store.add("y"), lambda: store.get("fd:1"), lambda: store.ingest("x"), store.fork):
+        for step in (lambda: store.add("y"), lambda: store.get("fd:1"), lambda: store.observe("x"), store.fork):
             try:
                 step()
             except WrongLoop as error:
@@ -539,11 +539,11 @@ def test_entries_have_time_of_clock():
     assert [0, 1] == [(store.get(handle).created_at - start).seconds for handle in store]
 
 
-def test_ingest_does_not_change_message(store):
+def test_observe_does_not_change_message(store):
     """The host's message is only read."""
     message = {"role": "assistant", "content": [{"type": "text", "text": '<ref id="a">1</ref>'}]}
     before = copy.deepcopy(message)
-    store.ingest(message)
+    store.observe(message)
 
     assert before == message
 
@@ -551,17 +551,17 @@ def test_ingest_does_not_change_message(store):
 def test_prompt_matches_settings():
     """Numbers are those of the settings, and stored handles are listed on request."""
     store = small(page_size=123)
-    store.ingest('<ref id="parser">1</ref>')
+    store.observe('<ref id="parser">1</ref>')
 
-    assert "123 characters" in store.prompt()
-    assert "" == small(enabled=False).prompt(handles=True)
-    assert "created=" not in store.prompt()
-    assert '<ref id="parser" created=' in store.prompt(handles=True)
+    assert "123 characters" in store.system_prompt()
+    assert "" == small(enabled=False).system_prompt(handles=True)
+    assert "created=" not in store.system_prompt()
+    assert '<ref id="parser" created=' in store.system_prompt(handles=True)
 
 
 def test_prompt_example_is_a_valid_ref(store):
     """The example can be parsed, and the literal tag is not a ref."""
-    ingested = store.ingest(store.prompt())
+    ingested = store.observe(store.system_prompt())
 
     # The prompt's example for appending repeats the id, so the prompt contains two refs with this id.
     assert ["parser", "parser"] == [ref.id for ref in ingested.refs]
@@ -569,9 +569,9 @@ def test_prompt_example_is_a_valid_ref(store):
     assert ingested.refs[1].text.startswith("def parse(text): ...\n adds to the end")
 
 
-def test_ingest_reports_lone_surrogate_in_attribute(store):
+def test_observe_reports_lone_surrogate_in_attribute(store):
     """The other refs are stored; a source with a surrogate is rejected."""
-    ingested = store.ingest('<ref id="a">1</ref><ref id="b" title="\ud800">x</ref><ref id="c">2</ref>')
+    ingested = store.observe('<ref id="a">1</ref><ref id="b" title="\ud800">x</ref><ref id="c">2</ref>')
 
     assert ["a", "c"] == [ref.id for ref in ingested.refs]
     assert [("invalid_text", "b")] == [(said.kind, said.id) for said in ingested.diagnostics]
@@ -616,21 +616,21 @@ def test_wrap_returns_result_without_json_form(store, caplog):
     assert "" == caplog.text
 
 
-def test_ingest_reports_previous_version_that_exists(store):
+def test_observe_reports_previous_version_that_exists(store):
     """A deleted version is not named."""
-    store.ingest('<ref id="a">1</ref><ref id="a">2</ref>')
+    store.observe('<ref id="a">1</ref><ref id="a">2</ref>')
     store.delete("ref:a@2")
-    assert store.ingest('<ref id="a">3</ref>').diagnostics[0].message.endswith("ref:a@1 is the one before")
+    assert store.observe('<ref id="a">3</ref>').diagnostics[0].message.endswith("ref:a@1 is the one before")
     store.delete("ref:a")
-    assert "ref:a is now version 4" == store.ingest('<ref id="a">4</ref>').diagnostics[0].message
+    assert "ref:a is now version 4" == store.observe('<ref id="a">4</ref>').diagnostics[0].message
 
 
-def test_ingest_of_nested_refs_over_quota_is_memory_bounded():
+def test_observe_of_nested_refs_over_quota_is_memory_bounded():
     """Contents are created one at a time, after the quota check."""
     store = small(max_bytes=2_000_000)
     text = "".join(f'<ref id="n{level}">' for level in range(64)) + "x" * 1_000_000
     tracemalloc.start()
-    ingested = asyncio.run(store.run_in_thread(lambda draft: draft.ingest(text)))
+    ingested = asyncio.run(store.run_in_thread(lambda draft: draft.observe(text)))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 

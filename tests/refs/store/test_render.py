@@ -219,6 +219,8 @@ def test_quoted_renders_empty_content():
 def test_result_shows_complete_short_text():
     """The message says that everything is shown."""
     store = RefStore()
-    answer = store._rendering.render_result(store.add("short"), make_preview(Content.from_text("short"), head=5, tail=0))
+    answer = store._rendering.render_result(
+        store.add("short"), make_preview(Content.from_text("short"), head=5, tail=0)
+    )
 
     assert ["message", "head"] == re.findall(r"\n<(\w+)", answer)

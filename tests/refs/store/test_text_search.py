@@ -586,4 +586,6 @@ async def test_search_rejects_recursive_pattern(query):
 @pytest.mark.parametrize("query", [r"\(\?R", r"\(?R", "[(]?R", "(?:a)", "(?i)a"])
 async def test_search_accepts_escaped_recursion_syntax(query):
     """Escaped characters are ordinary text."""
-    assert (await search(TextSearchRequest(Content.from_text("(?R a"), query, handle="fd:1", regex=True, timeout=600))).matches
+    assert (
+        await search(TextSearchRequest(Content.from_text("(?R a"), query, handle="fd:1", regex=True, timeout=600))
+    ).matches

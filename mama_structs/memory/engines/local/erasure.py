@@ -65,7 +65,7 @@ async def erase_from_disk(storage: SqliteStorage, views: Path | None, *, wait: f
             identity = "" if head is None else head.identity
             snapshots = SnapshotStore(view_folder(views, namespace), identity=identity)
             # The change number in a damaged marker is unknown, so delete all snapshots.
-            if not snapshots.clear(before=_decode_change(value) if isinstance(value, bytes) else None):
+            if not snapshots.clear(before=_read_change(value)):
                 return (VIEWS_HELD_MESSAGE,)
 
     def done(rows: Rows) -> None:
@@ -76,3 +76,11 @@ async def erase_from_disk(storage: SqliteStorage, views: Path | None, *, wait: f
 
     await storage.transact(done)
     return ()
+
+
+def _read_change(value: object) -> int | None:
+    """Return the change number in a marker, or None if the marker is damaged."""
+    try:
+        return _decode_change(value) if isinstance(value, bytes) else None
+    except msgspec.DecodeError:
+        return None

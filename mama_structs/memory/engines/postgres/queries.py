@@ -250,6 +250,12 @@ class NodeQuery(Protocol):
         """Return the SELECT of nodes and scores. Names of auxiliary tables begin with *name*."""
 
 
+def uses_names(query: NodeQuery) -> bool:
+    """Return True if a query filters by names, see `filter_names`."""
+    where: EngineFilter | None = getattr(query, "where", None)
+    return where is not None and bool(where.names)
+
+
 @attrs.frozen
 class TimelineQuery:
     """Query for memories in order of creation."""

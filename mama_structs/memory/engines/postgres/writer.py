@@ -23,6 +23,7 @@ from mama_structs.memory.engines.postgres.queries import (
     encode_embedder,
     escape_text,
     round_to_half,
+    uses_names,
 )
 from mama_structs.memory.engines.postgres.reader import PostgresReader
 from mama_structs.memory.save.link_candidates import extract_topic_terms
@@ -102,6 +103,8 @@ class PostgresWriter(PostgresReader, Writer):
         self._has_sent = False
         # True if buffered changes would alter the result of a query. The changes are then sent before the next query.
         self._must_send_before_query = False
+        # True if buffered changes would alter only the results of queries that filter by names.
+        self._has_unsent_names = False
         # Change of the stored number of links, apart from new links in the buffer.
         self._link_count_change = 0
         # Hashes of texts that are deleted if no memory refers to them any more.
@@ -334,9 +337,13 @@ class PostgresWriter(PostgresReader, Writer):
         self._pending_rows.mentions |= named - mentions if node not in self._unsent else named
         self._rows[node], self._memories[node] = row, memory
         # Do not clear the cache if the change affects no query, for example another confidence.
-        if node in self._unsent or (row, new, named) != (known, old, mentions):
+        if node in self._unsent or (row, new) != (known, old):
             self._must_send_before_query |= node not in self._unsent
             self._clear_cache()
+        elif named != mentions:
+            # For example a new outcome. It affects only queries that filter by names.
+            self._has_unsent_names = True
+            self._answers = {query: found for query, found in self._answers.items() if not uses_names(query)}
 
     def _clear_cache(self) -> None:
         self._answers.clear()
@@ -417,9 +424,10 @@ class PostgresWriter(PostgresReader, Writer):
             super()._cache_sample(sample)
 
     def _fetch(self, queries: Iterable[NodeQuery], fetch_spec: FetchSpec | None = None, **others: Any) -> None:
-        if self._must_send_before_query:
+        new = [*queries]
+        if self._must_send_before_query or (self._has_unsent_names and any(map(uses_names, new))):
             self._send_pending()
-        super()._fetch(queries, fetch_spec, **others)
+        super()._fetch(new, fetch_spec, **others)
 
     def _send_pending(self, *, is_last: bool = False) -> None:
         if self._pending_deletions or self._pending_rows or (is_last and self._is_changed):
@@ -427,7 +435,7 @@ class PostgresWriter(PostgresReader, Writer):
         if self._released_digests:
             self._connection.execute(DELETE_TEXTS_SQL, self._namespace, [*self._released_digests])
             self._released_digests.clear()
-        self._must_send_before_query = False
+        self._must_send_before_query = self._has_unsent_names = False
 
     def _add_deletions(self, statement: Statement) -> None:
         """

@@ -420,7 +420,7 @@ def test_loop_closed_without_session_does_not_block_directory(tmp_path):
 
 FORK = """
 import asyncio, os, signal, sys
-from mama_structs import Session
+from mama_structs import Session, admin
 from mama_structs.errors import WrongLoop
 from memory_helpers import SMALL
 

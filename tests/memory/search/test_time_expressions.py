@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from row_helpers import every_row
 
-from mama_structs.memory.types import time_expressions as time_words
-from mama_structs.memory.types.time_expressions import find_period
+from mama_structs.memory.search import time_expressions as time_words
+from mama_structs.memory.search.time_expressions import find_period
 
 # The current time of the tests, a Wednesday.
 NOW = datetime(2026, 8, 12, 15, 30, tzinfo=UTC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from mama_structs._internal.call_hints import CallHints
+from mama_structs._internal.hints.call_hints import CallHints
 
 _SAVE: Final = "save(content)"
 _ERASE_ALL: Final = "erase(where=Filter(...)), or admin.delete_namespace(session, name)"
@@ -114,7 +114,7 @@ REF_STORE: Final = CallHints(
         **dict.fromkeys(("export", "save_to_file", "write_file", "download", "dump"), "to_file(handle, file_path)"),
         **dict.fromkeys(("load", "open", "fetch"), "read(handle), or get(handle)"),
         **dict.fromkeys(("remove", "forget", "erase", "discard"), "delete(handle)"),
-        **dict.fromkeys(("update", "replace", "change"), "edit(ref_id, old, new), or put(ref_id, text)"),
+        **dict.fromkeys(("update", "replace", "modify"), "edit(ref_id, old, new), or put(ref_id, text)"),
         **dict.fromkeys(("find", "grep", "query"), "search(handle, query)"),
         **dict.fromkeys(("all", "get_all", "refs", "list_refs", "keys"), "list(), or list_descriptors()"),
         **dict.fromkeys(("descriptors", "list_fds"), "list_descriptors()"),

@@ -1,0 +1,1 @@
+"""Errors that name the right call when a caller guesses a name."""
