@@ -90,7 +90,7 @@ async def exporting(rounds: int, size: int) -> dict[str, dict[str, float]]:
     """Export a text to a file atomically. The rival does the same by hand, without checks of the path."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        store = RefStore(files=root)
+        store = RefStore(files_root=root)
         text = "y" * size
         handle = store.add(text).handle
 

@@ -121,7 +121,7 @@ async def _opened_memories(
 
 
 def _check_own_namespace(store: Session | MemoryStore, namespace: str | None) -> None:
-    """Raise if *namespace* is not the one that an open session writes."""
+    """Raise `InvalidArgument` if *namespace* differs from the namespace of the open session."""
     if namespace is not None and check_namespace(namespace) != store.namespace:
         hint = "pass the location of the store, or omit namespace"
         raise InvalidArgument(f"namespace must be {store.namespace!r:.80}, that of the session", hint=hint)

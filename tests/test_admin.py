@@ -389,7 +389,7 @@ async def test_cancelled_deletion_leaves_whole_or_no_namespace(store):
 
 
 @given(deleted=st.lists(st.sampled_from(["default", "alice", "bob"]), max_size=4))
-def test_any_order_of_deletions_leaves_other_namespaces_unchanged(deleted, tmp_path_factory):
+def test_deletions_in_random_order_leave_other_namespaces_unchanged(deleted, tmp_path_factory):
     async def run():
         place = tmp_path_factory.mktemp("store") / "agent.mama"
         for name in ("default", "alice", "bob"):

@@ -1,5 +1,5 @@
 """
-The public names equal those of the API note, whose table lists every class and member with its new name.
+The public names of the package match the table of the API note.
 
 The note is in ``shared/`` next to the repository. Without it, the tests of this module are skipped. `EXTRA` and
 `ABSENT` list all differences, each with its reason.
@@ -24,7 +24,7 @@ TABLE = SHARED / "tools" / "api_names.tsv"
 NOTE = SHARED / "API.md"
 needs_note = pytest.mark.skipif(not TABLE.exists() or not NOTE.exists(), reason=f"{SHARED} has no API note")
 
-# New modules of the modules in the table. Classes of the other modules are in one of FACADES.
+# Modules of the table, mapped to their new names. FACADES contain the classes of all other modules.
 MODULES = {
     "mama_structs.adapters.embedders": "mama_structs.embedders",
     "mama_structs.importing": "mama_structs.importers",

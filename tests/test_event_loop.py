@@ -214,7 +214,7 @@ LONG = "x" * 1_000_001
         (lambda refs: refs.edit("small", "a", LONG), "refs.run_in_thread"),
         (lambda refs: refs.add(LONG), "refs.run_in_thread"),
         (lambda refs: refs.add(LONG.encode(), mime_type="image/png"), "refs.run_in_thread"),
-        (lambda refs: refs.suggest(LONG), "refs.run_in_thread"),
+        (lambda refs: refs.suggest_refs(LONG), "refs.run_in_thread"),
         (lambda refs: refs.wrap(LONG), "session.wrap"),
         (lambda refs: refs.wrap([0] * 10_001), "session.wrap"),
     ],

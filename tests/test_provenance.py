@@ -183,7 +183,7 @@ async def test_evidence_handle_lowers_trust_and_leaves_origin():
         )
         both = await session.memories.save_many(
             [
-                {"type": "decision", "topic": "a", "decision": "b", "reasoning": "c", "evidence": evidence}
+                {"type": "decision", "topic": "a", "content": "b", "reasoning": "c", "evidence": evidence}
                 for evidence in (["fd:1"], by_user.evidence)
             ]
         )
@@ -327,7 +327,7 @@ async def test_remember_trusts_message_like_the_handle_that_it_shows():
         ]
         learned = await session.remember(said, extract=lambda _prompt, _schema: {"records": proposed})
 
-        assert ["outside", "user"] == [one.trust for one in learned.new]
+        assert ["outside", "user"] == [one.trust for one in learned.saved]
 
 
 @pytest.mark.parametrize("times", [0, 1, 2])
@@ -346,7 +346,7 @@ async def test_remember_finds_shown_handle_in_nested_json(times):
         ]
         learned = await session.remember(said, extract=lambda _prompt, _schema: {"records": proposed})
 
-        assert ["outside", "outside"] == [one.trust for one in learned.new]
+        assert ["outside", "outside"] == [one.trust for one in learned.saved]
 
 
 async def test_remember_skips_tool_result_that_shows_memories_and_a_handle():
@@ -376,7 +376,7 @@ async def test_remember_trusts_record_like_the_known_memory_that_it_repeats():
         ]
         learned = await session.remember(said, extract=lambda _prompt, _schema: {"records": proposed})
 
-        assert ["outside", "user"] == [one.trust for one in learned.new]
+        assert ["outside", "user"] == [one.trust for one in learned.saved]
 
 
 async def test_remember_trusts_record_of_user_when_another_is_from_a_tool():
@@ -389,7 +389,7 @@ async def test_remember_trusts_record_of_user_when_another_is_from_a_tool():
         ]
         learned = await session.remember(said, extract=lambda _prompt, _schema: {"records": proposed})
 
-        assert ["tool", "user"] == [one.trust for one in learned.new]
+        assert ["tool", "user"] == [one.trust for one in learned.saved]
 
 
 async def test_memory_shown_by_tool_keeps_its_trust_under_new_handle():
@@ -536,7 +536,7 @@ class Walk:
         await memories.save_insight(handle)
         first = await memories.save_decision(self.say("user"), topic="host", reasoning=handle, evidence=[self.handle()])
         record = {"type": "decision", "topic": "host", "reasoning": handle, "evidence": first.evidence}
-        await memories.save_many([{**record, "decision": self.say("user")}, {"type": "context", "content": handle}])
+        await memories.save_many([{**record, "content": self.say("user")}, {"type": "context", "content": handle}])
 
     async def supersede(self):
         asked = {"decision_id": await self.memory("decision"), "decision": self.text(), "reasoning": self.text()}

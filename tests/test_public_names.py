@@ -112,7 +112,9 @@ def names_of(door):
 def test_other_packages_export_nothing():
     packages = {path.parent for path in ROOT.rglob("__init__.py")}
     closed = [
-        path for path in packages if ".".join(("mama_structs", *path.relative_to(ROOT).parts)).rstrip(".") not in PUBLIC_MODULES
+        path
+        for path in packages
+        if ".".join(("mama_structs", *path.relative_to(ROOT).parts)).rstrip(".") not in PUBLIC_MODULES
     ]
 
     assert closed

@@ -286,7 +286,7 @@ def test_metadata_of_every_type_has_json_form(kind):
 
 
 @given(st.text(), st.dictionaries(st.text(), st.integers() | st.none() | st.text()))
-def test_any_text_and_extra_survive_json(content, extra):
+def test_to_json_preserves_text_and_extra(content, extra):
     value = memory(content=content, metadata=types.ContextMetadata(extra=extra))
     data = json.loads(value.to_json())
 

@@ -81,16 +81,19 @@ def list_members(cls: type) -> list[str]:
 
 
 def find_instance_attributes(cls: type) -> dict[str, str]:
-    """Return the public attributes that only constructors set, with their annotations."""
+    """Return the public attributes that autodoc does not find, because only constructors set them."""
     attributes: dict[str, str] = {}
     known = set(list_members(cls))
-    for parent in cls.__mro__:
-        constructor = vars(parent).get("__init__")
-        if not parent.__module__.startswith(_PACKAGE) or not inspect.isfunction(constructor):
+    for parent in _find_async_class(cls).__mro__:
+        if not parent.__module__.startswith(_PACKAGE):
             continue
-        with contextlib.suppress(OSError):
-            found = _ASSIGNMENT.findall(inspect.getsource(constructor))
-            attributes |= {name: kind for name, kind in found if name not in known and name not in attributes}
+        found = dict(vars(parent).get("__annotations__", {}))
+        constructor = vars(parent).get("__init__")
+        if inspect.isfunction(constructor):
+            with contextlib.suppress(OSError):
+                found |= dict(_ASSIGNMENT.findall(inspect.getsource(constructor)))
+        new = {name: str(kind) for name, kind in found.items() if not name.startswith("_") and name not in known}
+        attributes = new | attributes
     return attributes
 
 
@@ -151,7 +154,7 @@ def render_module(module_name: str) -> str:
             if members := list_members(value):
                 lines.append(f"   :members: {', '.join(members)}")
             lines.append("")
-            for attribute, annotation in find_instance_attributes(_find_async_class(value)).items():
+            for attribute, annotation in find_instance_attributes(value).items():
                 lines.append(f"   .. py:attribute:: {attribute}")
                 lines += [f"      :type: {annotation}", ""] if annotation else [""]
         elif inspect.isroutine(value):

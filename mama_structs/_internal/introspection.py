@@ -157,7 +157,7 @@ def make_async(function: Any, *, role: str = "a tool") -> Callable[..., Awaitabl
         result = await run_in_own_thread(functools.partial(function, *args, **kwargs))
         return await result if inspect.isawaitable(result) else result
 
-    # A decorator of this package records the start itself. Without this, its own errors would look like the tool's.
+    # Decorators of this package record the start themselves, so that their own errors are not attributed to the tool.
     if getattr(in_thread, "records_start", None) is getattr(function, "__func__", function):
         in_thread.records_start = in_thread  # type: ignore[attr-defined]
     return in_thread

@@ -43,7 +43,7 @@ MAX_INT_BITS: Final = 14_000
 MAX_TYPE_NAME_CHARS: Final = 80
 CHUNK_ITEMS: Final = 200
 MAX_CHUNK_DEPTH: Final = 8
-# Do not use msgspec, because this text is stored as part of keys, so it must not change with a new release.
+# Do not use msgspec: this text is part of stored keys, so a new release of msgspec must not change it.
 _encode_canonical: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
 
 

@@ -121,7 +121,7 @@ class AnswerCache:
 
 
 class CacheGroup:
-    """The caches of one resolver: a private cache, and caches that sources with equal ``shared_as`` share."""
+    """The caches of one resolver: a private cache, and caches that sources with equal ``_shared_as`` share."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class CacheGroup:
         self._clock = clock
         self.detach_queries = detach_queries
         self._own = AnswerCache(settings, clock)
-        # Shared caches, keyed by event loop and `shared_as`.
+        # Shared caches, keyed by event loop and `_shared_as`.
         self._shared: dict[tuple[Hashable, ...], AnswerCache] = {}
 
     def __len__(self) -> int:
@@ -169,7 +169,7 @@ class CacheGroup:
 
     def _get_cache(self, origin: object) -> tuple[AnswerCache, object]:
         """Return the cache for *origin*, and the key for its chain height in that cache."""
-        name = getattr(origin, "shared_as", None)
+        name = getattr(origin, "_shared_as", None)
         loop = _get_running_loop()
         if name is None or loop is None:
             return self._own, origin

@@ -300,7 +300,7 @@ class ToolDecorator:
     # Arguments of `with_references`, used if the tool is not bound to a session.
     decorator_arguments: Mapping[str, Any]
     types: Collection[str] | None
-    # Names of tools for which the missing session was logged.
+    # Names of tools whose missing session was already logged.
     warned_tools: set[str] = attrs.field(factory=set, init=False)
 
     def decorate(self, tool: Callable[..., Any]) -> Callable[..., Any]:
@@ -356,7 +356,7 @@ class ToolDecorator:
         return cast("Callable[..., Any]", wrapper)
 
     def _check_parameters(self, parameters: Collection[str], name: str) -> None:
-        """Raise `InvalidArgument` if the tool lacks the parameter *subject* or has one that the decorator adds."""
+        """Raise `InvalidArgument` if the tool lacks *subject* or already has a parameter of the decorator."""
         if self.subject is not None and self.subject not in parameters:
             raise InvalidArgument(f"subject={self.subject!r}: {name} has no such parameter")
         clash = [option for option in ALL_PARAMETERS if option in parameters]

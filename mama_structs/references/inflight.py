@@ -289,7 +289,7 @@ class InflightQueries:
     def _get_rate_limiter(self, origin: object) -> RateLimiter | None:
         """Return the rate limiter of a source, or None if the source has none."""
         if id(origin) not in self._limiters:
-            join = getattr(origin, "join_gate", None)
+            join = getattr(origin, "_join_gate", None)
             self._limiters[id(origin)] = origin, None if join is None else join(self, self._limit)
         return self._limiters[id(origin)][1]
 

@@ -108,7 +108,7 @@ class ReferenceOptions(JsonMixin):
         include_memories: Whether each reference, and the payload's own entity, includes the newest decisions about
             it; in a session only.
         fields: Fields returned for each entity: ``"all"``, ``"brief"`` for the main fields of its type
-            (`IdScheme.brief_of`), or names by type, such as ``{"planet": ("name", "status")}``, where other types
+            (`IdScheme.brief_fields`), or names by type, such as ``{"planet": ("name", "status")}``, where other types
             keep all fields. It does not affect which ids are referenced.
         expand: Paths to the referenced entities, instead of *reference_types*, *reference_depth* and primary fields:
             one or two names each, such as ``("guild.owner", "fleet")``. A name is that of a field (``guildId``), of

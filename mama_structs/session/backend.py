@@ -314,7 +314,7 @@ class Backend:
             erased = attrs.evolve(erased, conversations=rows.conversations, conversation_texts=rows.texts)
         elif not await self.engines.has_deleted_data(namespace):
             raise UnknownNamespace(namespace, hint=make_name_hint(namespace, known))
-        # From here a crash loses nothing: the deletion is committed, and the next session continues.
+        # The deletion is committed. After a crash, the next session completes the rest.
         text_count = await reclaim(self.storage, namespace)
         pending = await self.engines.erase_deleted_data(namespace, wait=DISK_WAIT_SECONDS)
         if RECLAIM_PENDING_KEY in await self.storage.read([RECLAIM_PENDING_KEY], namespace=namespace):
@@ -653,5 +653,5 @@ def _check_shareable(conversation: OpenConversation, refs: RefStore, loop: async
     if not conversation.refs._is_like(refs):
         raise InvalidArgument(
             f"the conversation {conversation.key.name!r:.80} is open with other settings",
-            hint="open it with the same files, settings.descriptors and settings.answers, or close the other one first",
+            hint="open it with the same files_root, settings.descriptors and settings.answers, or close the other",
         )

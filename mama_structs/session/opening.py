@@ -144,7 +144,7 @@ class OpenRequest:
 
     @refs.default
     def _make_refs(self) -> RefStore:
-        return RefStore(settings=self.settings.descriptors, answers=self.settings.answers, files=self.files_root)
+        return RefStore(settings=self.settings.descriptors, answers=self.settings.answers, files_root=self.files_root)
 
     async def open(self, kind: type[mama_structs.Session]) -> mama_structs.Session:
         """Open the session and return it as an instance of *kind*."""

@@ -107,9 +107,7 @@ class Session:
             inherited=inherited_tools,
         )
         self.tools: mama_structs.ToolSet = self._tool_calls.tools
-        self.exposed_tools: ExposedTools = ExposedTools(
-            self.tools, selector=tool_selector, mode=settings.tools.dynamic
-        )
+        self.exposed_tools: ExposedTools = ExposedTools(self.tools, selector=tool_selector, mode=settings.tools.dynamic)
         self._observe_lock = asyncio.Lock()
         self._close_task: asyncio.Task[None] | None = None
         common.users += 1

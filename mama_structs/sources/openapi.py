@@ -19,8 +19,8 @@ from urllib.parse import quote
 import attrs
 
 from mama_structs._internal.event_loop import LoopGuard
+from mama_structs._internal.validation import parse_base_url
 from mama_structs.errors import EntityNotFound, InvalidArgument, MalformedResponse, SessionClosed, repr_short
-from mama_structs.references.http_api import parse_base_url
 from mama_structs.references.rate_limit import RateLimiter, get_rate_limiter
 from mama_structs.references.schemes import INFORMATIVE_FIELD_NAMES, EntitySource, IdScheme
 
@@ -291,7 +291,7 @@ class OpenApiSource:
     def __repr__(self) -> str:
         return f"<OpenApiSource {self.base_url}: {', '.join(self.routes)}>"
 
-    def join_gate(self, user: object, limit: int) -> RateLimiter:
+    def _join_gate(self, user: object, limit: int) -> RateLimiter:
         """
         Register *user* and its maximum of concurrent queries with the rate limiter of the API.
 
@@ -355,7 +355,7 @@ class OpenApiSource:
                 timeout=_TIMEOUT_SECONDS,
                 retries=_MAX_RETRIES,
                 max_response_bytes=_MAX_RESPONSE_BYTES,
-                limiter=self.join_gate(self, http.count_connections(session, _MAX_CONNECTIONS)),
+                limiter=self._join_gate(self, http.count_connections(session, _MAX_CONNECTIONS)),
                 backoff=http.Backoff(),
                 headers=dict(self._headers),
             )

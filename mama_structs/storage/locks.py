@@ -48,7 +48,7 @@ class _OpenLockFile:
     fd: int
     user_count: int = 0
     locked_offsets: set[int] = attrs.field(factory=set)
-    # Number of users in this process of each byte that is locked shared.
+    # Number of users in this process per byte with a shared lock.
     shared_counts: dict[int, int] = attrs.field(factory=dict)
     # True if locks belong to this descriptor, False if they belong to the process. Does not change while locks exist.
     uses_ofd_locks: bool = HAS_OFD_LOCKS
@@ -222,7 +222,7 @@ class LockFile:
             return True
 
     def unlock_shared(self, offset: int) -> None:
-        """Remove one shared lock of this user. Does nothing if there is none."""
+        """Remove one shared lock of this user. Does nothing if it has no shared lock."""
         with _process_files.guard:
             opened = self._require_open()
             if self._own_shared_counts[offset]:

@@ -73,8 +73,8 @@ class StructsModel:
 
     Args:
         extra: Fields of the payload that the model does not define, by their JSON names.
-        absent: Names of the attributes missing from the payload.
-        as_written: Original JSON values, by attribute name, that cannot be restored from the attribute:
+        missing_fields: Names of the attributes missing from the payload.
+        wire_names: Original JSON values, by attribute name, that cannot be restored from the attribute:
             for example, both the null player ``1-0`` and the empty text are parsed as None.
 
     """
@@ -179,7 +179,7 @@ def unstructure(value: Any) -> Any:
     try:
         return write(value)
     except _TypeMismatch as mismatch:
-        raise InvalidArgument(f"as_written holds what cannot be read: {mismatch.rule}") from mismatch
+        raise InvalidArgument(f"wire_names contains an invalid value: {mismatch.rule}") from mismatch
 
 
 class _TypeMismatch(Exception):
@@ -374,7 +374,7 @@ def _make_record_hooks(cls: type[StructsModel]) -> tuple[ReadHook, WriteHook]:  
             raise _make_mismatch("an object", payload)
         values: dict[str, Any] = {}
         absent: list[str] = []
-        as_written: dict[str, Any] = {}
+        original_values: dict[str, Any] = {}
         for member in members:
             try:
                 if member.wire not in payload:
@@ -388,9 +388,9 @@ def _make_record_hooks(cls: type[StructsModel]) -> tuple[ReadHook, WriteHook]:  
                 mismatch.steps.append(f".{member.wire}")
                 raise
             if member.needs_text and member.write(value) != raw:
-                as_written[member.name] = copy.deepcopy(raw)
+                original_values[member.name] = copy.deepcopy(raw)
         extra = {key: copy.deepcopy(value) for key, value in payload.items() if key not in known}
-        return cls(**values, extra=extra, missing_fields=frozenset(absent), wire_names=as_written)
+        return cls(**values, extra=extra, missing_fields=frozenset(absent), wire_names=original_values)
 
     def write(record: StructsModel) -> dict[str, Any]:
         written: dict[str, Any] = copy.deepcopy(dict(record.extra))

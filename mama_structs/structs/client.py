@@ -11,8 +11,8 @@ import attrs
 
 from mama_structs._internal import validation as _check
 from mama_structs._internal.event_loop import LoopGuard
+from mama_structs._internal.validation import parse_base_url
 from mama_structs.errors import EntityNotFound, InvalidArgument, SessionClosed
-from mama_structs.references.http_api import parse_base_url
 from mama_structs.references.rate_limit import RateLimiter, get_rate_limiter
 from mama_structs.structs import entities, routes
 from mama_structs.structs.answers import (

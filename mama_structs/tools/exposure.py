@@ -1,8 +1,8 @@
 """
 Selection of the memory tools that a model sees, from the words of a message.
 
-Cues, context rules, request patterns, learned weights and thresholds are data files in ``data/``. They are read before
-the first message, not on import.
+Cues, selection rules, request patterns, learned weights and thresholds are data files in ``data/``. They are read
+before the first message, not on import.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HANGUL_PATTERN = re.compile("[가-힣]")
 LETTER_PATTERNS: Final = {"ko": HANGUL_PATTERN, "en": re.compile("[a-z]")}
 
 
-# Cues and context rules
+# Cues and selection rules
 
 
 def _convert_tuple(value: object) -> object:
@@ -186,7 +186,7 @@ def _load_default_cues() -> tuple[Cue, ...]:
 
 
 @functools.cache
-def _load_default_contexts() -> tuple[SelectionRule, ...]:
+def _load_default_rules() -> tuple[SelectionRule, ...]:
     return tuple(
         SelectionRule(kind=kind, tools=tools.split(","), priority=priority.split(","), doubt_words=doubts)
         for (kind, tools, priority), doubts in _read_patterns("contexts.txt")
@@ -412,13 +412,13 @@ class ToolSelector(JsonMixin):
         threshold: Minimum confidence for hiding tools.
 
     Raises:
-        InvalidArgument: A value is of the wrong type or out of its range, a context is repeated, or a cue's kind
-            has no context.
+        InvalidArgument: A value is of the wrong type or out of its range, two rules have the same kind, or a cue's
+            kind has no rule.
 
     """
 
     cues: tuple[Cue, ...] = attrs.field(factory=_load_default_cues, converter=_convert_tuple, repr=False)
-    rules: tuple[SelectionRule, ...] = attrs.field(factory=_load_default_contexts, converter=_convert_tuple, repr=False)
+    rules: tuple[SelectionRule, ...] = attrs.field(factory=_load_default_rules, converter=_convert_tuple, repr=False)
     always: tuple[str, ...] = attrs.field(default=ALWAYS_EXPOSED, converter=_convert_tuple, validator=_check_texts)
     threshold: float = 0.7
     _uses_weights: bool = attrs.field(init=False, eq=False, repr=False, default=False)
@@ -432,20 +432,20 @@ class ToolSelector(JsonMixin):
                 raise InvalidArgument(f"{name} must be objects of {item_class.__name__}, got {repr_short(items)}")
         kinds = [rule.kind for rule in self.rules]
         if len(set(kinds)) < len(kinds):
-            raise InvalidArgument(f"rules must have one rule a kind, got {', '.join(kinds):.200}")
+            raise InvalidArgument(f"rules must have distinct kinds, got {', '.join(kinds):.200}")
         for cue in self.cues:
             if cue.kind not in (None, OTHER_KIND, *kinds):
                 raise InvalidArgument(
                     f"the kind of a cue must be one of {', '.join((*kinds, OTHER_KIND))} or None, "
                     f"got {repr_short(cue.kind)}",
-                    hint="add a ContextRule for a kind of your own",
+                    hint="add a SelectionRule for a kind of your own",
                 )
         learned = {*LEARNED_KINDS[1:]} <= {*kinds} and {*_load_default_cues()} <= {*self.cues}
         object.__setattr__(self, "_uses_weights", learned)
 
     def detect(self, message: object) -> ToolSelection:
         """
-        Return the context of a message.
+        Return the kind of request of a message and the tools that it needs.
 
         Args:
             message: A text; or content blocks, a message, a list of messages or a request, as dicts or as a provider's

@@ -86,7 +86,7 @@ def make_name_hint(name: object, names: Sequence[str]) -> str:
     if str(name).startswith(CHAIN_PREFIX) and not any(one.startswith(CHAIN_PREFIX) for one in names):
         return "the session asks no node of the chain: open it with structs=URL for the tools that do"
     if name == "fd_to_file":
-        return "the host named no directory for files: Session.open(files=...)"
+        return "the host named no directory for files: Session.open(files_root=...)"
     similar_names = difflib.get_close_matches(str(name), names, n=3)
     if similar_names:
         return f"did you mean {' or '.join(similar_names)}?"

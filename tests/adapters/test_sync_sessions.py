@@ -26,7 +26,7 @@ def session():
 
 @contextlib.contextmanager
 def new_loop():
-    """Give a framework's synchronous function a new event loop, because it shuts down the one that it uses."""
+    """Run with a new event loop, because the frameworks' synchronous functions shut down their loop."""
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     try:
@@ -92,7 +92,7 @@ async def test_same_functions_return_coroutines_for_async_session():
 
 @pytest.mark.parametrize("work", [openai.handle, openai.add_recall, anthropic.handle, anthropic.add_recall])
 @pytest.mark.parametrize("unfit", [None, "agent.mama", Session.open()])
-def test_what_is_no_session_raises_invalid_argument(work, unfit):
+def test_argument_that_is_no_session_raises_invalid_argument(work, unfit):
     with pytest.raises(InvalidArgument, match="session must be a Session"):
         work(unfit, [])
 

@@ -48,7 +48,7 @@ def test_import_creates_store_and_second_run_adds_nothing(source, tmp_path):
 
     assert 0 == code
     assert "relations Ada knows Eve: no_such_end: left out: Eve is not there" in text
-    assert (0, 2, 2) == (again["added"], again["known"], count(tmp_path / "new.mama", "mine"))
+    assert (0, 2, 2) == (again["added"], again["existing"], count(tmp_path / "new.mama", "mine"))
     assert before == {name: one for name, one in listing(source.parent).items() if "new.mama" not in name}
 
 

@@ -79,13 +79,13 @@ def test_command_imports_are_lazy():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "see what is remembered:"),
+        ([], "read memories:"),
         (["dance"], "invalid choice: 'dance'"),
         (["demo", "--players", "11"], "--players: must be a whole number, 12 or more, got '11'"),
         (["demo", "--players", "many"], "--players: must be a whole number, 12 or more, got 'many'"),
         (["demo", "--seed", "x"], "--seed: must be a whole number, got 'x'"),
         (["demo", "--latency", "-1"], "--latency: must be a whole number from 0 to 400"),
-        (["demo", "--latency", "401"], "or references would miss their deadline, got '401'"),
+        (["demo", "--latency", "401"], "so that references meet their deadline, got '401'"),
         (["fake-node", "--latency", "-1"], "--latency: must be a whole number, 0 or more, got '-1'"),
         (["demo", "--player", "banana"], "--player: "),
         (["demo", "--player", "2-1"], "--player: must be the id of a player, such as 1-11, got 2-1"),
@@ -230,7 +230,7 @@ def test_help_lists_every_command_once_by_group(capsys):
     commands = {path.split()[0] for path in table._COMMANDS}
     listed = [line.split()[0] for names in groups.values() for line in names.splitlines() if re.match(r"  \w", line)]
 
-    assert ["try it", "see what is remembered"] == list(groups)[2:4]
+    assert ["try it", "read memories"] == list(groups)[2:4]
     assert sorted(commands) == sorted(name for name in listed if name in commands)
     assert 4 == groups["examples"].count("  mama-structs ")
     assert 80 >= max(len(line) for names in groups.values() for line in names.splitlines())

@@ -52,7 +52,7 @@ def test_migrate_and_rollback_fill_and_empty_the_store(old, tmp_path):
 
     assert (0, True) == (code, "no_confidence" in text)
     assert f"{memories} memories added" in text
-    assert (0, memories) == (again["added"], again["known"])
+    assert (0, memories) == (again["added"], again["existing"])
     assert (memories, 0) == (undone["memories"], count(store, "mine"))
     assert "nothing to roll back" in run("rollback", store, "--namespace", "mine")[1]
 

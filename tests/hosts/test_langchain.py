@@ -416,7 +416,7 @@ async def test_other_embeddings_are_rejected(session):
     with pytest.raises(InvalidArgument) as raised:
         await SessionVectorStore.afrom_texts(["text"], FAKE, session=session)
 
-    assert "embedder(" in raised.value.hint
+    assert "embedder_from_langchain(" in raised.value.hint
     assert None is SessionVectorStore(session).embeddings
     with pytest.raises(InvalidArgument, match="session"):
         await SessionVectorStore.afrom_texts(["text"])

@@ -76,13 +76,15 @@ def filters():
             valid_at=moments,
             origins=st.none() | st.frozensets(st.sampled_from(["user", "model", "tool"]), min_size=1),
             trust=st.none() | st.sampled_from(["user", "model", "outside"]),
-            **NAMED,
+            **CONDITION_STRATEGIES,
         )
-        | st.sampled_from(sorted(NAMED)).flatmap(lambda name: st.builds(EngineFilter, **{name: NAMED[name]}))
+        | st.sampled_from(sorted(CONDITION_STRATEGIES)).flatmap(
+            lambda name: st.builds(EngineFilter, **{name: CONDITION_STRATEGIES[name]})
+        )
     )
 
 
-NAMED = {
+CONDITION_STRATEGIES = {
     "tags": st.none() | st.lists(st.sampled_from(TAGS), min_size=1, max_size=2).map(tuple),
     "source": st.none() | st.sampled_from(SOURCES),
     "outcome": st.none() | st.sampled_from(Outcome),
@@ -321,7 +323,7 @@ class Engines(RuleBasedStateMachine):
     @precondition(lambda self: self.ids())
     @rule(where=filters(), newest_first=st.booleans(), limit=st.integers(1, 3), is_prefetched=st.booleans())
     def page(self, where, newest_first, limit, is_prefetched):
-        """Assert that pages contain all matching memories once, in order, also those of an open transaction."""
+        """Assert that pages contain each matching memory once, in order, including uncommitted memories."""
         new = plain_memory(f"m_{self.number}_unsent", "raid", at=3, tags=["raid"])
         new = NewMemory(memory=attrs.evolve(new, namespace=self.plain.namespace), vectors=unit((1, 0, 0))[np.newaxis])
         every = []

@@ -14,6 +14,7 @@ from mama_structs import Filter, Session, admin
 from mama_structs.errors import StoreError
 from mama_structs.memory.engines.postgres import writer
 from mama_structs.memory.engines.postgres.engine import PostgresEngines
+from mama_structs.memory.records.record_store import RecordStore
 from mama_structs.memory.types import codec
 from mama_structs.memory.types.duplicates import duplicate_fingerprint
 from mama_structs.memory.types.text_analysis import ANALYSIS_VERSION
@@ -46,23 +47,23 @@ SAVES = {
     "set_outcome, with a reason": (4, lambda store, ids: store.set_outcome(ids[0], "FAILED", reason="2-1 was slow")),
     "update": (3, lambda store, ids: store.update(ids[0], "another text")),
     "link": (2, lambda store, ids: store.link(ids[1], ids[2], "refines")),
-    "delete": (3, lambda store, ids: store.delete(ids[1])),
+    "delete": (5, lambda store, ids: store.delete(ids[1])),
 }
 RECORDS = {
-    "records.put": (4, lambda store, ids: store.records.put(("a",), "new", 1, text="shields")),
-    "records.put, without text": (3, lambda store, ids: store.records.put(("a",), "new", 1)),
-    "records.put, again": (4, lambda store, ids: store.records.put(("a",), "text", 2, text="other")),
+    "records.put": (4, lambda store, ids: RecordStore(store._shared).put(("a",), "new", 1, text="shields")),
+    "records.put, without text": (3, lambda store, ids: RecordStore(store._shared).put(("a",), "new", 1)),
+    "records.put, again": (4, lambda store, ids: RecordStore(store._shared).put(("a",), "text", 2, text="other")),
     "records.put_many of 50": (
         4,
-        lambda store, ids: store.records.put_many(
+        lambda store, ids: RecordStore(store._shared).put_many(
             [NewRecord(("b",), f"{at}", at, text=f"shield {at}" if at % 2 else None) for at in range(50)]
         ),
     ),
-    "records.append of 50": (4, lambda store, ids: store.records.append(("c",), range(50))),
-    "records.get": (3, lambda store, ids: store.records.get(("a",), "text")),
-    "records.list": (4, lambda store, ids: store.records.list(("a",), limit=10)),
-    "records.search": (3, lambda store, ids: store.records.search("shield", ("a",))),
-    "records.nearest": (3, lambda store, ids: store.records.nearest("shield", ("a",))),
+    "records.append of 50": (4, lambda store, ids: RecordStore(store._shared).append(("c",), range(50))),
+    "records.get": (3, lambda store, ids: RecordStore(store._shared).get(("a",), "text")),
+    "records.list": (4, lambda store, ids: RecordStore(store._shared).list(("a",), limit=10)),
+    "records.search": (3, lambda store, ids: RecordStore(store._shared).search("shield", ("a",))),
+    "records.nearest": (3, lambda store, ids: RecordStore(store._shared).nearest("shield", ("a",))),
 }
 READS = {
     "search": (2, lambda store, ids: store.search("shield the planet")),
@@ -137,8 +138,8 @@ async def test_record_method_sends_few_statements(place, monkeypatch, name):
     """The number of statements does not depend on the number of records."""
     most, method = RECORDS[name]
     store, ids = await filled(place)
-    await store.records.put(("a",), "text", 1, text="the shield is up")
-    await store.records.append(("a",), range(20))
+    await RecordStore(store._shared).put(("a",), "text", 1, text="the shield is up")
+    await RecordStore(store._shared).append(("a",), range(20))
     asked = heard(monkeypatch)
     await method(store, ids)
 

@@ -85,3 +85,22 @@ def test_page_is_read_from_an_index(engine, database, monkeypatch, name, has_sta
         assert LIMIT == len(found)
         assert scans
         assert max(visits) <= 5 * LIMIT
+
+
+def test_prefetched_page_needs_no_further_statement(engine, monkeypatch):
+    ask, asked = Connection.fetch, []
+
+    def counted(connection, sql, *given):
+        asked.append(sql)
+        return ask(connection, sql, *given)
+
+    def plan(reader):
+        page = {"where": FILTERS["tags"], "after": (2**62, 0), "limit": LIMIT}
+        reader.expect(lambda ahead: ahead.window(**page))
+        return reader.ids(reader.window(**page)), reader.ids(reader.window(FILTERS["tags"], limit=LIMIT))
+
+    monkeypatch.setattr(Connection, "fetch", counted)
+    found, first = asyncio.run(engine.read(plan))
+
+    assert first == found
+    assert 2 == len(asked), "one for the page, one for the comparison"

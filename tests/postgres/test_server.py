@@ -151,7 +151,7 @@ def test_vectors_are_converted_to_and_from_arrays(server):
 
 
 def test_connection_keeps_no_state_without_prepared_statements(database):
-    """With `prepared=False` neither statements nor settings remain on a connection, so a pooler may be used."""
+    """With `prepared_statements=False`, neither statements nor settings remain on a connection, so a pooler may be used."""
     server = PostgresPool.open(database, options=ServerSettings(max_connections=1, prepared_statements=False))
 
     def plan(connection):

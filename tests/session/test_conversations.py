@@ -403,7 +403,7 @@ async def test_conversations_command_lists_and_deletes(place, capsys, tmp_path):
     assert said.startswith(r"'raid\n2': 1 handle, 1 bytes, used 2")
     code, said = await asyncio.to_thread(run, capsys, "list", place, "--json")
     (one,) = json.loads(said)
-    assert ("raid\n2", 1, False) == (one["name"], one["handles"], one["is_open"])
+    assert ("raid\n2", 1, False) == (one["name"], one["handle_count"], one["is_open"])
 
     assert (1, True) == ((done := await asyncio.to_thread(run, capsys, "delete", "x", place))[0], "raid" in done[1])
     assert 0 == (await asyncio.to_thread(run, capsys, "delete", "raid\n2", place))[0]

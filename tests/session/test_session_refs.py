@@ -491,7 +491,7 @@ async def test_session_without_files_directory_has_no_export_tool(tmp_path, monk
             assert "fd_to_file" not in one.tools
             assert "fd_to_file" not in one.system_prompt(handles=True)
             assert one.refs.files_root is None
-            with pytest.raises(UnknownTool, match=r"Session\.open\(files="):
+            with pytest.raises(UnknownTool, match=r"Session\.open\(files_root="):
                 await one.call("fd_to_file", {"fd": "fd:1", "file_path": "a"})
         await session.observe('<ref id="a">1</ref>')
         assert [] == listed(tmp_path)
@@ -502,7 +502,7 @@ async def test_session_without_files_directory_has_no_export_tool(tmp_path, monk
 async def test_files_directory_is_set_by_argument_setting_or_variable(tmp_path, way):
     """The directory is created with the first file, and forks use it, too."""
     out = tmp_path / "new" / "out"
-    environ = {"MAMA_STRUCTS_DESCRIPTORS_ROOT": str(out)}
+    environ = {"MAMA_STRUCTS_DESCRIPTORS_FILES_ROOT": str(out)}
     settings = {"argument": None, "setting": typed(files_root=out), "variable": Settings.from_env(environ)}[way]
     async with Session.open(files_root=out if way == "argument" else None, settings=settings) as session:
         assert "fd_to_file" in session.system_prompt()
@@ -523,8 +523,8 @@ def test_invalid_files_directory_is_rejected_immediately(tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     for make in (Session.open, RefStore):
-        with pytest.raises(InvalidArgument, match="files"):
-            make(files=files)
+        with pytest.raises(InvalidArgument, match="files_root"):
+            make(files_root=files)
 
 
 async def test_conversation_is_opened_with_equal_files_directory_only(place, tmp_path):

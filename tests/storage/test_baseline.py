@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from memory_helpers import SMALL
 
-from mama_structs import Session, admin
+from mama_structs import Filter, Session, admin
 
 pytestmark = pytest.mark.of_the_directory("its store is a directory")
 STORE = Path(__file__).parents[1] / "data" / "store_of_561ec94.tar.xz"
@@ -99,3 +99,17 @@ async def test_export_of_the_baseline_is_imported_unchanged(root, namespace):
         lines = await exported(session, root)
 
     assert sorted(file.read_text("utf-8").splitlines()) == sorted(lines)
+
+
+async def test_store_of_the_baseline_is_filtered_by_metadata(root):
+    """The baseline had no filters by tag, source, outcome and creator, but its rows contain these values."""
+    async with opened(root / "agent.mama", "default") as session:
+        for where, expected in [
+            (Filter(tags="raid"), ["raids doubled on plot:12"]),
+            (Filter(source="log.txt", created_by="user"), ["raids doubled on plot:12"]),
+            (Filter(outcome="FAILED"), ["Use JWT for logins"]),
+            (Filter(outcome="SUCCESS"), ["Use sessions for logins"]),
+            (Filter(outcome="PARTIAL"), []),
+        ]:
+            assert expected == [one.content for one in await session.memories.list(where=where)]
+            assert len(expected) == await session.memories.count(where=where)

@@ -347,7 +347,7 @@ async def test_tool_repeats_not_found_for_one_second_only(node):
         for seconds, requests in ((0.0, 1), (0.9, 1), (0.2, 2)):
             clock.advance(seconds)
             with pytest.raises(EntityNotFound):
-                await resolver.query("2-9999")
+                await resolver.fetch("2-9999")
             assert requests == len(node.requests)
         clock.advance(3)
         assert {"2-9999": "Entity not found"} == (await resolver.resolve(["2-9999"])).failed

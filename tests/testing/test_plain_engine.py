@@ -73,6 +73,27 @@ def test_window_is_ordered_by_time(where, expected):
     assert len(expected) == three().count(where)
 
 
+@pytest.mark.parametrize("newest_first", [True, False])
+def test_window_continues_strictly_after_a_position(newest_first):
+    """The position may be that of a memory, or before or after all memories of a millisecond."""
+    reader = three()
+    every = reader.window(newest_first=newest_first)
+    times = reader.facts(every).created.tolist()
+    first, last = (2**62, -1) if newest_first else (-1, 2**62)
+
+    def later(created, node):
+        return reader.window(newest_first=newest_first, after=(created, node)).tolist()
+
+    for place, (created, node) in enumerate(zip(times, every.tolist(), strict=True)):
+        assert every[place + 1 :].tolist() == later(created, node)
+        assert every[times.index(created) :].tolist() == later(created, first)
+        assert every[times.index(created) + times.count(created) :].tolist() == later(created, last)
+    assert (
+        every[1:2].tolist()
+        == reader.window(newest_first=newest_first, after=(times[0], int(every[0])), limit=1).tolist()
+    )
+
+
 def test_delete_removes_links_of_the_memory():
     """The other ends count as touched, and the node number is not reused."""
     reader = three()

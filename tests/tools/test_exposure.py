@@ -490,7 +490,7 @@ def test_detect_applies_masks_and_other_requests():
         (lambda: ToolSelector(threshold="0.7"), "threshold must be"),
         (lambda: ToolSelector(cues=("decide",)), "cues must be objects of Cue"),
         (lambda: ToolSelector(rules=3), "rules must be objects of SelectionRule"),
-        (lambda: ToolSelector(cues=(), rules=DEFAULT_CONTEXTS * 2), "one rule a kind"),
+        (lambda: ToolSelector(cues=(), rules=DEFAULT_CONTEXTS * 2), "rules must have distinct kinds"),
         (lambda: ToolSelector(cues=(Cue(kind="planning", words=("plan",)),)), "the kind of a cue must be one of"),
         (lambda: ToolSelector(always="save/decision"), "always must be a tuple"),
     ],

@@ -44,7 +44,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class App:
-    """Stands for an application of FastAPI."""
+    """Stub of a FastAPI application."""
 
     def get(self, path: str) -> Callable[[F], F]:
         raise NotImplementedError(path)

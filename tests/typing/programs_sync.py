@@ -32,7 +32,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class App:
-    """Stands for an application of FastAPI or Flask."""
+    """Stub of a FastAPI or Flask application."""
 
     def get(self, path: str) -> Callable[[F], F]:
         raise NotImplementedError(path)

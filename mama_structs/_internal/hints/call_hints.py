@@ -76,7 +76,7 @@ def find_close_match(name: str, known: Iterable[str]) -> str | None:
 
 
 def _wrap_member(member: Any, hints: CallHints) -> Any:
-    """Return a public member with hints, or None if it is not a method."""
+    """Return a public method wrapped with hints, or None for a member that is not a method."""
     if isinstance(member, classmethod):
         return classmethod(_wrap_function(member.__func__, hints, shows_class=True))
     return _wrap_function(member, hints) if inspect.isfunction(member) else None
@@ -146,7 +146,7 @@ def _describe_call_error(
     *,
     shows_class: bool,
 ) -> str | None:
-    """Return a message about arguments that do not fit, or None if they fit, so that the error has another cause."""
+    """Return a message for arguments that do not match the signature, or None if they match."""
     signature = inspect.signature(function)
     if _fits(signature, arguments, keywords):
         return None

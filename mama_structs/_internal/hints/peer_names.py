@@ -1,4 +1,4 @@
-"""Names that callers guess for this API, such as those of mem0, LangMem and Chroma, with the right calls."""
+"""Names from mem0, LangMem, Chroma and similar libraries, mapped to the matching calls of this API."""
 
 from __future__ import annotations
 

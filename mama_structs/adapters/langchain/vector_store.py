@@ -36,7 +36,7 @@ class SessionVectorStore(VectorStore):
     """
     LangChain vector store on a session. Searches of the session also find its documents.
 
-    Vectors are computed by the session's embedder. `mama_structs.adapters.langchain.embedder` creates an embedder from
+    Vectors are computed by the session's embedder. `embedder_from_langchain` creates an embedder from
     LangChain's ``Embeddings``. Scores are cosines; relevance scores, 0 to 1, are comparable across embedders. No score
     excludes a document. Adding a document under an existing id replaces the old one. A document without text is never
     found. ``delete`` without ids deletes the whole collection. Unknown search options raise an error.

@@ -376,7 +376,7 @@ def _add_imported_keys(writer: Writer, kind: str, keys: Iterable[bytes]) -> None
 
 
 def _encode_metadata(memory: Memory) -> str:
-    """Return the metadata as JSON for a digest, which must equal that of imports before tags and source were added."""
+    """Return the metadata as JSON for a digest. Without tags and source, it equals the JSON of older versions."""
     data = msgspec.to_builtins(memory.metadata)
     old = {MemoryType.INSIGHT: ("tags", "source"), MemoryType.CONTEXT: ("source",)}.get(memory.type, ())
     kept = {name: value for name, value in data.items() if name in old or name not in ("tags", "source") or value}

@@ -332,7 +332,7 @@ class CalibratingEmbedder:
     In this case `calibrate_embedder` or an `EmbeddingService` fits it before the first use.
     """
 
-    # A property reads it, because type checkers do not accept a field with a converter as a member of `Embedder`.
+    # Type checkers reject a field with a converter as a member of `Embedder`, so a property returns it.
     _calibration: Calibration | None = attrs.field(default=None, alias="calibration")
     # This is a field, so that a copy of an uncalibrated embedder is uncalibrated too.
     is_calibrated: bool = attrs.field(init=False, default=False)

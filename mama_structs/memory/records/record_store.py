@@ -434,7 +434,7 @@ class RecordStore:
             nested=below,
             prefix=_check.check_text("prefix", prefix, max_chars=MAX_KEY_CHARS, allow_empty=True),
             after=None if cursor is None else _parse_cursor(cursor, found_labels, nested=below),
-            # One record more than asked for, which tells whether there is another page.
+            # Request one extra record, to know if another page follows.
             limit=None if count is None else count + 1,
             last_first=_check.check_bool("reverse", reverse),
             where=_check_predicate(predicate),

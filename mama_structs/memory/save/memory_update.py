@@ -94,7 +94,7 @@ class MemoryUpdate:
         (memory,) = reader.get([saving.require_node(reader, self.memory_id)])
         changed = self._change_fields(self._change_text(memory))
         if changed == memory:
-            # Models know this wording for texts, because the tool evolve/correct shows it.
+            # The tool evolve/correct shows this wording to models, so it must not change.
             is_text_only = self.topic is self.tags is self.valid_until is UNSET
             known = "says just that already" if is_text_only else "has these values already"
             raise InvalidArgument(f"{self.memory_id!r:.200} {known}: nothing was changed")

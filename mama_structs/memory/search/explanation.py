@@ -22,7 +22,7 @@ from mama_structs.memory.search.search_plan import (
 from mama_structs.memory.types.engine import EngineFilter, Reader
 
 PUBLIC_NAMES: Final = {"types": "type", "origins": "origin", "trust": "min_trust"}
-"""Names in `Filter` of the conditions that `EngineFilter` calls otherwise."""
+"""Names of conditions in `Filter`, by their different names in `EngineFilter`."""
 
 
 def explain(reader: Reader, request: SearchRequest, node: int, max_chars: int | None) -> Explanation:

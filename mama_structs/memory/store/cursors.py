@@ -24,7 +24,7 @@ on the pages so far.
 
 BEGINNING: Final = (0, "", 0)
 """The position before the first memory of a namespace, in the order of creation."""
-# Clients may return a cursor that they changed, so limit its numbers to those that the engines accept.
+# Clients can change a cursor, so reject numbers outside the range of the engines.
 _Number = Annotated[int, Meta(ge=0, le=2**53)]
 _decode: Final = msgspec.json.Decoder(
     dict[str, tuple[_Number, Annotated[str, Meta(max_length=MAX_ID_CHARS)], _Number]]
@@ -39,7 +39,7 @@ def format_cursor(position: Cursor) -> str:
 
 
 def parse_cursor(text: object, name: str = "cursor") -> Cursor:
-    """Return the position of a cursor. None stands for the beginning."""
+    """Return the position of a cursor; None is the first page."""
     if text is None:
         return {}
     try:

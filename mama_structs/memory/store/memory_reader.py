@@ -267,7 +267,7 @@ class MemoryReader:
         )
 
     async def _list_links(self, limit: int, after: Cursor) -> Page[Link]:
-        """Return a page of all links, ordered by the creation of the memory at which they begin."""
+        """Return a page of all links, ordered by the creation time of their source memory."""
         position = after.get(self.namespace)
 
         def plan(reader: Reader) -> Page[Link]:

@@ -155,7 +155,7 @@ class ScopedMemories(MemoryStore):
         return Page(merged, next_cursor=format_cursor(position))
 
     async def _list_links(self, limit: int, after: Cursor) -> Page[Link]:
-        # The namespaces follow each other, because links have no common order.
+        # List one namespace after another, because links have no common order.
         names = [one.namespace for one in self._scopes]
         start = next((names.index(name) for name in names if name in after), 0)
         page: Page[Link] = Page()

@@ -44,7 +44,7 @@ STORED_NAMES: Final[Mapping[str, str]] = {
     "previous_texts": "former",
     "text_lengths": "lengths",
 }
-"""Keys in stored rows and exports, by attribute name, where the two differ."""
+"""Stored keys that differ from their attribute names, by attribute name."""
 
 _LATER_FIELDS: Final[Mapping[type, frozenset[str]]] = {
     DecisionMetadata: frozenset({"tags", "source"}),

@@ -119,7 +119,7 @@ def _fingerprint_parts(memory: Memory) -> Iterator[str]:
     yield _normalize_text(memory.content)
     if isinstance(metadata, DecisionMetadata):
         yield _normalize_text(metadata.reasoning)
-        # Without source and tags the parts are those of earlier versions, so stored fingerprints stay valid.
+        # Skip empty fields, so that fingerprints stored by earlier versions stay valid.
         if metadata.source or metadata.tags:
             yield from (_normalize_text(metadata.source), *map(_normalize_text, metadata.tags))
     elif isinstance(metadata, InsightMetadata):

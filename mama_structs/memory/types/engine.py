@@ -151,7 +151,7 @@ class EngineFilter:
             named.append(labels_filter_name(self.labels, nested=self.nested))
         named += _metadata_filter_names(self.tags or (), self.source, self.outcome, self.created_by)
         for key, value in (self.extra or {}).items():
-            # A value that no filter can match has a name that no memory has.
+            # For a value that no filter can match, use a name that no memory has.
             named.append(_extra_filter_name(key, value) or _field_filter_name("extra", ""))
         return named
 

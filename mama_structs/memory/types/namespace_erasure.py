@@ -70,7 +70,7 @@ class NamespaceDeletion(Protocol):
         """Return True if deleted data of a namespace is known to be still on disk."""
 
     async def erase_deleted_data(self, namespace: str, *, wait: float) -> tuple[str, ...]:
-        """Remove the data of a deleted namespace from disk. The result and *wait* are those of `Engine.erase`."""
+        """Remove the data of a deleted namespace from disk. *wait* and the result are as in `Engine.erase`."""
 
 
 def namespace_open_error(namespace: str) -> StoreBusy:

@@ -306,7 +306,7 @@ async def _other_evidence_memories(engine: Engine, ids: Collection[str]) -> list
 
 def select_nodes(reader: Reader, ids: Sequence[str] | None, where: EngineFilter) -> Nodes:
     """
-    Return the nodes of the memories that have one of the ids and match the conditions, in order of saving.
+    Return the nodes of memories with the given ids that match the conditions, in order of saving.
 
     None selects all ids. Raise `MemoryNotFound` for an unknown id.
     """

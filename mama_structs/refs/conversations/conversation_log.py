@@ -179,7 +179,7 @@ class StartRecord(_Record, frozen=True, kw_only=True, tag="start", omit_defaults
 
 # Defaults of fields that rows of earlier versions lack.
 _ADDED_FIELD_DEFAULTS: Final = {"mime_type": TEXT_MIME_TYPE, "origin": UNKNOWN_ORIGIN, "trust": UNKNOWN_ORIGIN}
-# Keys in stored rows, by attribute name, where the two differ.
+# Stored keys that differ from their attribute names, by attribute name.
 _STORED_NAMES: Final = {"is_complete": "complete"}
 
 

@@ -34,7 +34,7 @@ class TransferRows:
     Args:
         rows: All rows except texts, in write order: the start rows come last.
         texts: The sizes in bytes of the referenced texts, by namespace and key.
-        spaces: The namespace of each row.
+        namespaces: The namespace of each row.
         damaged: One line for each unreadable row. These rows are not in *rows*.
 
     """

@@ -525,7 +525,7 @@ def may_be_chunk(value: object) -> bool:
 def _not_a_chunk_error(value: object, kind: str) -> InvalidArgument:
     return InvalidArgument(
         f"chunk must be text or a piece of a stream, got {type(value).__name__} ({repr_short(kind)})",
-        hint=f"{_ACCEPTED_CHUNKS_HINT}; whole messages are given to ingest()",
+        hint=f"{_ACCEPTED_CHUNKS_HINT}; pass whole messages to observe()",
     )
 
 

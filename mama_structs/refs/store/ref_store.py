@@ -107,12 +107,12 @@ class RefStore(RefReader):
     Args:
         settings: Page sizes and quotas.
         answers: Maximum sizes of texts for models.
-        files: The directory below which files are written, also by models. None for the working directory; then models
-            have no tool that writes files.
+        files_root: Directory below which files are written, also by models. None is the working directory, and then
+            models have no tool that writes files.
         clock: Returns the time in UTC.
 
     Raises:
-        InvalidArgument: *settings* or *answers* have the wrong type, or *files* is not a directory.
+        InvalidArgument: *settings* or *answers* have the wrong type, or *files_root* is not a directory.
 
     """
 
@@ -121,7 +121,7 @@ class RefStore(RefReader):
         *,
         settings: DescriptorSettings | None = None,
         answers: AnswerSettings | None = None,
-        files: str | os.PathLike[str] | None = None,
+        files_root: str | os.PathLike[str] | None = None,
         clock: Callable[[], datetime] = _now,
     ) -> None:
         if settings is not None and not isinstance(settings, DescriptorSettings):
@@ -130,7 +130,7 @@ class RefStore(RefReader):
             raise InvalidArgument(f"answers must be AnswerSettings, got {repr_short(answers)}")
         self.settings: DescriptorSettings = settings or DescriptorSettings()
         self.answers: AnswerSettings = answers or AnswerSettings()
-        self.files_root: Path | None = resolve_files_root(files, self.settings)
+        self.files_root: Path | None = resolve_files_root(files_root, self.settings)
         self._root: Path = self.files_root or Path.cwd()
         # Size budget of answers.
         self._budget: Budget = self.answers._budget
@@ -258,7 +258,7 @@ class RefStore(RefReader):
         one on disk.
         """
         self._check_open()
-        child = type(self)(settings=self.settings, answers=self.answers, files=self.files_root, clock=self._clock)
+        child = type(self)(settings=self.settings, answers=self.answers, files_root=self.files_root, clock=self._clock)
         child._root = self._root
         child._entries = self._entries.fork()
         child._recent = self._recent.fork()

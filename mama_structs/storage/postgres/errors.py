@@ -27,7 +27,7 @@ URL_HINT: Final = (
     "postgresql://user:password@host:port/database, with reserved characters percent-encoded (@ as %40, / as %2F); "
     "check its options and the files that they name, too"
 )
-POOLER_HINT: Final = "if a pooler without prepared statements is in between: ServerSettings(prepared=False)"
+POOLER_HINT: Final = "if a pooler without prepared statements is in between: ServerSettings(prepared_statements=False)"
 # Keys are SQLSTATE codes, or error classes, which are the first two characters of codes.
 SQLSTATE_HINTS: Final = {
     "28": "check the user, the password and the server's pg_hba.conf",

@@ -184,7 +184,7 @@ class World:
     Args:
         tables: The records by store name and key. A store of single values contains each value as text.
         rocks: The spendable ``ualpha`` of a player's primary address, by player id.
-        given: Additional fields of an answer that override the computed ones, by id.
+        overrides: Fields of an answer that are added or override the computed ones, by id.
         oddities: The ids of unusual data in a generated world; None in any other world.
 
     """

@@ -18,7 +18,7 @@ from mama_structs.testing import FakeClock
 
 NOW = datetime(2026, 6, 15, 12, tzinfo=UTC)
 EXTRA = {"ticket": 12, "nested": {"a": [1, None, True]}, "기억": "x"}
-COMMON = {"tags": ["a", "b", "a"], "source": "log", "extra": EXTRA}
+SHARED_ARGUMENTS = {"tags": ["a", "b", "a"], "source": "log", "extra": EXTRA}
 SAVES = {
     "save": ({}, MemoryType.INSIGHT),
     "save_context": ({}, MemoryType.CONTEXT),
@@ -74,7 +74,7 @@ async def test_save_returns_insight_or_context(store):
 @pytest.mark.parametrize("method", SAVES)
 async def test_tags_source_extra_and_topic_are_stored_for_every_type(store, method):
     own, kind = SAVES[method]
-    memory = await getattr(store, method)("something", **{"topic": "auth", **own, **COMMON})
+    memory = await getattr(store, method)("something", **{"topic": "auth", **own, **SHARED_ARGUMENTS})
     other = await getattr(store, method)("something else", **own)
 
     assert memory == await store.get(memory.id)

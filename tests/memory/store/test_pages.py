@@ -168,7 +168,7 @@ async def test_links_of_memory_are_paged_in_one_order(place):
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 100])
-async def test_all_links_are_paged_without_repeats(place, limit):
+async def test_pages_of_links_contain_each_link_once(place, limit):
     """The pages continue within the links of one memory, and over several namespaces."""
     expected = Counter()
     for name in NAMES[:2]:

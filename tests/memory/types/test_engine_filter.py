@@ -58,7 +58,7 @@ def test_filter_names_agree_with_conditions(memory, where):
 
 
 @given(memory=drawn_memories())
-def test_each_value_of_a_memory_finds_it(memory):
+def test_filter_matches_memory_by_each_of_its_values(memory):
     own = memory.metadata
     conditions = [{"tags": memory.tags}, {"created_by": own.created_by}, {"extra": own.extra}]
     conditions += [{"extra": {key: value}} for key, value in own.extra.items()]

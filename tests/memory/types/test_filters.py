@@ -111,7 +111,7 @@ def test_condition_given_directly_and_in_filter_is_rejected(name):
 
 
 @pytest.mark.parametrize("where", [{"tags": "a"}, "tags", EngineFilter(), 5])
-def test_where_rejects_other_values(where):
+def test_to_engine_filter_rejects_values_of_other_types(where):
     with pytest.raises(InvalidArgument, match="where must be a Filter") as caught:
         to_engine_filter(where, now=NOW)
 
@@ -148,7 +148,7 @@ def test_times_are_accepted_in_natural_forms(value, expected):
     types=st.sets(st.sampled_from(list(MemoryType)), min_size=1),
     tags=st.lists(st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip), min_size=1, max_size=3),
 )
-def test_one_value_or_several_are_equal_conditions(types, tags):
+def test_filter_treats_single_value_like_list_of_one(types, tags):
     where = Filter(type=[one.value for one in types], tags=tags)
     engine = to_engine_filter(where, now=NOW)
 

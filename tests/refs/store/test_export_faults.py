@@ -629,7 +629,7 @@ FULL = """
     import os, resource, sys
     from pathlib import Path
     from mama_structs.refs.store.export import ExportRequest, export
-    from mama_structs.errors import DiskFull
+    from mama_structs.errors import ExportDiskFull
 
     def check(root):
         root = Path(root)
@@ -640,7 +640,7 @@ FULL = """
         ):
             try:
                 export(ExportRequest("x" * 200_000, name, handle="fd:1", **options), root=root)
-            except DiskFull as error:
+            except ExportDiskFull as error:
                 print(error.type, error.path)
             assert b"old\\n" * 1000 == (root / "a").read_bytes()
             assert {path.name for path in root.rglob("*")} <= {"a", "d"}, os.listdir(root)

@@ -64,7 +64,7 @@ def test_content_equals_text_between_tags(content, wrapping):
     found = collected(f'before <ref id="x">{wrapping}{content}{wrapping}</ref> after')
 
     assert [content] == [found.content(one) for one in found.marked]
-    assert f"before {wrapping}{content}{wrapping} after" == found.visible_text
+    assert f"before {wrapping}{content}{wrapping} after" == found.visible
 
 
 def test_content_of_outer_ref_excludes_inner_tags():
@@ -87,11 +87,11 @@ def test_ref_ends_at_end_of_piece():
     found = collected('x <ref id="a">one', 'two</ref> <ref id="b">y</ref>')
 
     assert [("a", "one", False), ("b", "y", True)] == [
-        (one.id, found.content(one), one.is_complete) for one in found.marked
+        (one.id, found.content(one), one.complete) for one in found.marked
     ]
     assert [("unclosed", 3), ("stray_close", 21)] == [(said.kind, said.position) for said in found.diagnostics]
     assert [3, 28] == [one.position for one in found.marked]
-    assert "x onetwo</ref> y" == found.visible_text
+    assert "x onetwo</ref> y" == found.visible
     assert 'x <ref id="a">onetwo</ref> <ref id="b">y</ref>' == found.text
 
 
@@ -104,4 +104,4 @@ def test_collector_treats_tags_as_text_without_marks():
     found = collector.finish()
 
     assert ['<ref id="a">x</ref>'] == [event.text for event in events]
-    assert ((), (), '<ref id="a">x</ref>') == (found.marked, found.diagnostics, found.visible_text)
+    assert ((), (), '<ref id="a">x</ref>') == (found.marked, found.diagnostics, found.visible)

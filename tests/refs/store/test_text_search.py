@@ -506,7 +506,7 @@ from mama_structs.refs.store import text_search as module
 from mama_structs.refs.store.text import Content
 
 def look(query, timeout):
-    content = Content.of("a" * 60 + "b")
+    content = Content.from_text("a" * 60 + "b")
     return asyncio.run(module.search(module.TextSearchRequest(content, query, handle="fd:1", timeout=timeout, regex=True)))
 
 def hostile():

@@ -56,7 +56,7 @@ def test_needed_texts_equal_reachable_texts(steps):
             refs.delete(handles[value % len(handles)])
         elif what == "fork" and len(stores) < 4:
             fork, its = refs.fork(), log.fork(str(len(stores)), NOW)
-            fork.keep(its, directory=None)
+            fork._keep(its, directory=None)
             stores.append((fork, its))
     rows = {key: row for key, row in capture.rows.items() if key.startswith((START_PREFIX, CHANGE_PREFIX))}
     known, all_readable = shared_rows._read_conversations(stored(rows, START_PREFIX), stored(rows, CHANGE_PREFIX))

@@ -32,7 +32,7 @@ class LocalEngines:
     def __init__(self, storage: SqliteStorage, *, views: Path | None, locks: DirectoryLocks | None = None) -> None:
         self._storage = storage
         self._views = views
-        # Open namespaces are locked shared, so that no process deletes them.
+        # An open namespace has a shared lock, so that no process can delete it.
         self._locks = locks
         self._open: RefCountedRegistry[str, LocalEngine] = RefCountedRegistry()
 
@@ -76,7 +76,7 @@ class LocalEngines:
     async def delete_namespace(
         self, namespace: str, delete_rows: Callable[[Rows], T], progress: ProgressCallback | None = None
     ) -> tuple[NamespaceErasure, T]:
-        """Delete all memories of a namespace that nobody has open; see `Engines.delete_namespace`."""
+        """Delete all memories of a namespace without open sessions; see `Engines.delete_namespace`."""
         if self._open.count_users(namespace):
             raise namespace_open_error(namespace)
         name = _lock_name(namespace)
@@ -111,5 +111,5 @@ class LocalEngines:
 
 def _lock_name(namespace: str) -> str:
     """Return the name of the lock of a namespace. It differs from that of any conversation."""
-    # Names and namespaces cannot contain surrogates, and a conversation's lock does not begin with one.
+    # The surrogate prevents collisions: namespaces and the lock names of conversations do not begin with one.
     return f"\ud800{namespace}"

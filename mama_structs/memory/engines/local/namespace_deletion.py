@@ -38,7 +38,7 @@ async def delete_namespace(
     progress: ProgressCallback | None,
 ) -> tuple[NamespaceErasure, T]:
     """
-    Delete the rows and views of a namespace that nobody has open; see `Engines.delete_namespace`.
+    Delete the rows and views of a namespace without open sessions; see `Engines.delete_namespace`.
 
     One transaction deletes all rows, so that a crash leaves either the whole namespace or nothing of it.
     The transaction also marks the data for removal from disk, which another process can finish after a crash.
@@ -55,7 +55,7 @@ async def delete_namespace(
         found = await storage.run_read(lambda rows: rows.get_many(page))  # noqa: B023 - awaited
         for value in found.values():
             counter.add(value)
-        # The last step is the deletion.
+        # Progress: the deletion counts as the last step.
         if progress is not None:
             progress(start + len(page), len(keys) + 1)
 
@@ -68,7 +68,7 @@ async def delete_namespace(
 
     async def commit() -> T:
         if views is not None:
-            # Delete the views first: without rows, the watermark among them would report lost changes.
+            # Delete the views before the rows. Otherwise their watermark would report the missing rows as lost changes.
             folder = view_folder(views, namespace)
             await run_in_own_thread(lambda: shutil.rmtree(folder, ignore_errors=True))
         return await storage.transact(delete)

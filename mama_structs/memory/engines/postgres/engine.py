@@ -279,7 +279,7 @@ class PostgresEngines:
     async def delete_namespace(
         self, namespace: str, delete_rows: Callable[[Rows], T], progress: ProgressCallback | None = None
     ) -> tuple[NamespaceErasure, T]:
-        """Delete all memories of a namespace that nobody has open; see `Engines.delete_namespace`."""
+        """Delete all memories of a namespace without open sessions; see `Engines.delete_namespace`."""
         if self._engines.count_users(namespace):
             raise namespace_open_error(namespace)
         return await delete_namespace(self._pool, namespace, delete_rows, progress)

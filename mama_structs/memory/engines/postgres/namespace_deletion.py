@@ -56,7 +56,7 @@ SELECT {column} AS last FROM {table} WHERE namespace = $1 AND {column} >= $2 ORD
 """
 DELETE_BATCH_SQL: Final = "DELETE FROM {table} WHERE namespace = $1 AND {column} >= $2 AND {column} <= $3"
 # Sessions that read the namespace look for the token of the last change that they know.
-# Without the tokens they discard what they cached. The number of the last change stays, so that no number is reused.
+# Without it they discard their caches. The number of the last change remains, so that no number is reused.
 TABLES: Final = ("memories", "pieces", *KEYED_TABLES, "touched", "changes", "memory_heads")
 
 

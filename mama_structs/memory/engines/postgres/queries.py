@@ -250,10 +250,10 @@ class NodeQuery(Protocol):
         """Return the SELECT of nodes and scores. Names of auxiliary tables begin with *name*."""
 
 
-def uses_names(query: NodeQuery) -> bool:
-    """Return True if a query filters by names, see `filter_names`."""
+def uses_names(query: NodeQuery, names: Collection[str]) -> bool:
+    """Return True if a query filters by any of these names, see `filter_names`."""
     where: EngineFilter | None = getattr(query, "where", None)
-    return where is not None and bool(where.names)
+    return bool(names) and where is not None and any(name in names for name in where.names)
 
 
 @attrs.frozen

@@ -103,8 +103,8 @@ class PostgresWriter(PostgresReader, Writer):
         self._has_sent = False
         # True if buffered changes would alter the result of a query. The changes are then sent before the next query.
         self._must_send_before_query = False
-        # True if buffered changes would alter only the results of queries that filter by names.
-        self._has_unsent_names = False
+        # Filter names that buffered changes have added to a memory or removed from one, if they changed nothing else.
+        self._unsent_names: set[str] = set()
         # Change of the stored number of links, apart from new links in the buffer.
         self._link_count_change = 0
         # Hashes of texts that are deleted if no memory refers to them any more.
@@ -341,9 +341,10 @@ class PostgresWriter(PostgresReader, Writer):
             self._must_send_before_query |= node not in self._unsent
             self._clear_cache()
         elif named != mentions:
-            # For example a new outcome. It affects only queries that filter by names.
-            self._has_unsent_names = True
-            self._answers = {query: found for query, found in self._answers.items() if not uses_names(query)}
+            # For example a new outcome. It affects only queries that filter by the changed names.
+            changed = {name for name, _ in named ^ mentions}
+            self._unsent_names |= changed
+            self._answers = {query: found for query, found in self._answers.items() if not uses_names(query, changed)}
 
     def _clear_cache(self) -> None:
         self._answers.clear()
@@ -425,7 +426,7 @@ class PostgresWriter(PostgresReader, Writer):
 
     def _fetch(self, queries: Iterable[NodeQuery], fetch_spec: FetchSpec | None = None, **others: Any) -> None:
         new = [*queries]
-        if self._must_send_before_query or (self._has_unsent_names and any(map(uses_names, new))):
+        if self._must_send_before_query or any(uses_names(query, self._unsent_names) for query in new):
             self._send_pending()
         super()._fetch(new, fetch_spec, **others)
 
@@ -435,7 +436,8 @@ class PostgresWriter(PostgresReader, Writer):
         if self._released_digests:
             self._connection.execute(DELETE_TEXTS_SQL, self._namespace, [*self._released_digests])
             self._released_digests.clear()
-        self._must_send_before_query = self._has_unsent_names = False
+        self._must_send_before_query = False
+        self._unsent_names.clear()
 
     def _add_deletions(self, statement: Statement) -> None:
         """

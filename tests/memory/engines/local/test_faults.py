@@ -500,7 +500,7 @@ TRUNCATED_VIEWS_SCRIPT = """
 import asyncio, os, sys
 from pathlib import Path
 from memory_helpers import SMALL
-from mama_structs import Session
+from mama_structs import Session, admin
 from mama_structs.settings import MemorySettings, Settings
 
 SETTINGS = Settings(memory=MemorySettings(linking="off", exact_up_to=100))
@@ -521,7 +521,7 @@ async def main(directory, share):
         new = await store.save_decision("note 300 is about the login", topic="note", reasoning="why")
         assert new == (await store.search("note 300 is about the login", limit=1))[0].memory
         await store._engine.snapshot()
-        found = [finding for finding in await store.check() if finding.severity == "error"]
+        found = [finding for finding in (await admin.check(store)).issues if finding.severity == "error"]
         assert [] == found, found
     async with Session.open(directory, embedder=SMALL, settings=SETTINGS) as session:
         assert 321 == await session.memories.count()
@@ -583,7 +583,7 @@ async def test_words_of_other_analysis_version_are_rebuilt(quick_path, always_sn
         (first, *_) = await store.search("lighthouse")
 
     assert saved.id == first.memory.id
-    assert first.parts["words"] > 0
+    assert first.signals["words"] > 0
 
 
 @IN_FILES
@@ -635,7 +635,7 @@ def went_back(findings):
 KILLED = """
 import asyncio, os, signal, sys
 from memory_helpers import SMALL
-from mama_structs import Session
+from mama_structs import Session, admin
 
 async def main(directory):
     session = await Session.open(directory, embedder=SMALL)

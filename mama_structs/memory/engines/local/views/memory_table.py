@@ -590,7 +590,7 @@ class MemoryTable:
         wanted = {self._mentions.number(mention) for mention in mentions}
         free = [place for place, number in zip(places.tolist(), numbers, strict=True) if number not in wanted]
         new = sorted(wanted.difference(numbers))
-        # Reuse the places of removed mentions, because removing rows copies the whole table.
+        # Reuse the rows of removed mentions, because removing rows copies the whole table.
         for place, number in zip(free, new, strict=False):
             self._mention_pairs["mention"][place] = number
         for number in new[len(free) :]:
@@ -703,7 +703,7 @@ def _bisect_rows(keys: Array, order: NDArray[np.int32], bound: int) -> int:
 
 
 def _bounds_after(created: Array, order: Array, after: Position | None, *, newest_first: bool) -> tuple[int, int]:
-    """Return the first and the end place of the rows after a position. *order* is sorted by time and row number."""
+    """Return the slice bounds of the rows after a position. *order* is sorted by time and row number."""
     if after is None:
         return 0, len(order)
     find = bisect_left if newest_first else bisect_right
