@@ -2,8 +2,9 @@
 Administration of stores: checks, backups, copies, maintenance, namespaces and conversations.
 
 A *store* is a location (a directory or the URL of a server) or an open `Session`. A location is opened for the duration
-of the call, with the namespace *namespace* or ``"default"``. A session uses its own namespace. Functions that concern
-only memories also accept a `MemoryStore`. None of them needs the embedder that the store was written with.
+of the call, with the namespace *namespace*; None means ``"default"`` if the store has it, else its only namespace.
+A session uses its own namespace. Functions that concern only memories also accept a `MemoryStore`. None of them needs
+the embedder that the store was written with.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from mama_structs._internal.event_loop import LoopGuard, run_in_own_thread, run_to_completion
+from mama_structs._internal.hints import peer_names
+from mama_structs._internal.hints.call_hints import make_module_getattr
 from mama_structs._internal.sync_proxy import SyncProxy
 from mama_structs._internal.validation import TimeInput
 from mama_structs.errors import InvalidArgument, UnknownNamespace
@@ -61,6 +64,7 @@ Store: TypeAlias = str | os.PathLike[str] | Session
 Progress: TypeAlias = Callable[[int, int], object]
 """Called with the amount of finished work and the total."""
 
+DEFAULT_NAMESPACE: Final = "default"
 _LOCATION_TYPES: Final = (str, os.PathLike)
 
 
@@ -97,13 +101,15 @@ async def _opened_memories(
         return
     if not isinstance(store, _LOCATION_TYPES):
         raise _not_a_store_error(store)
-    name = "default" if namespace is None else check_namespace(namespace)
+    if namespace is not None:
+        check_namespace(namespace)
     record = None if export is None else await run_in_own_thread(lambda: read_export_embedder(export))
     location = check_location(store) if export is not None else await check_store(store)
     async with open_backend(location) as home:
         known = await home.namespaces()
+        name = _select_namespace(known) if namespace is None else namespace
         # In an empty store, the default namespace is valid.
-        if export is None and name not in (known or ("default",)):
+        if export is None and name not in (known or (DEFAULT_NAMESPACE,)):
             raise UnknownNamespace(name, hint=make_name_hint(name, known))
         memories, close = await open_memories(
             home.engines,
@@ -134,11 +140,27 @@ def _not_a_store_error(store: object) -> InvalidArgument:
     return InvalidArgument(f"store must be a location or an open Session, got {type(store).__name__}", hint=hint)
 
 
-def _namespace_of(store: Store, namespace: str | None) -> str:
-    """Return the given namespace, or that of an open session, or ``"default"``."""
+def _select_namespace(known: Sequence[str]) -> str:
+    """
+    Return the namespace that a call without one means, in a store with the *known* namespaces.
+
+    Raises:
+        UnknownNamespace: The store has several namespaces, and none of them is ``"default"``.
+
+    """
+    if DEFAULT_NAMESPACE in known or not known:
+        return DEFAULT_NAMESPACE
+    if len(known) > 1:
+        # Similarity to "default" says nothing about which namespace the caller means, so list the names.
+        raise UnknownNamespace(DEFAULT_NAMESPACE, hint=f"pass namespace=...; {make_name_hint('', known)}")
+    return known[0]
+
+
+async def _namespace_of(store: Store, namespace: str | None, home: Backend) -> str:
+    """Return the given namespace, or that of an open session, or the one that the call means."""
     if namespace is not None:
         return check_namespace(namespace)
-    return store.namespace if isinstance(store, Session) else "default"
+    return store.namespace if isinstance(store, Session) else _select_namespace(await home.namespaces())
 
 
 async def check(
@@ -151,7 +173,7 @@ async def check(
 
     Args:
         store: A location, or an open session.
-        namespace: The namespace whose memories are checked; None for ``"default"``, or that of the session.
+        namespace: The namespace whose memories are checked; None for the default one, or that of the session.
         progress: Called with the number of checked memories and their total number.
 
     Raises:
@@ -176,7 +198,7 @@ async def maintain(store: Store | MemoryStore, *, namespace: str | None = None) 
 
     Args:
         store: A location, or an open session.
-        namespace: The namespace to maintain; None for ``"default"``, or that of the session.
+        namespace: The namespace to maintain; None for the default one, or that of the session.
 
     Raises:
         StoreError: The store cannot be written to.
@@ -198,7 +220,7 @@ async def prune(store: Store | MemoryStore, *, namespace: str | None = None, now
 
     Args:
         store: A location, or an open session.
-        namespace: The namespace to prune; None for ``"default"``, or that of the session.
+        namespace: The namespace to prune; None for the default one, or that of the session.
         now: The time from which ages are computed; None for the present.
 
     """
@@ -216,7 +238,7 @@ async def rebuild(
 
     Args:
         store: A location, or an open session.
-        namespace: The namespace to rebuild; None for ``"default"``, or that of the session.
+        namespace: The namespace to rebuild; None for the default one, or that of the session.
         progress: Called with the number of indexed memories and their total number.
 
     Returns:
@@ -245,7 +267,7 @@ async def reembed(
     Args:
         store: A location, or an open session.
         embedder: The new embedder.
-        namespace: The namespace; None for ``"default"``, or that of the session.
+        namespace: The namespace; None for the default one, or that of the session.
         progress: Called with the number of embedded memories and their total number.
 
     Returns:
@@ -282,7 +304,7 @@ async def export_jsonl(
     Args:
         store: A location, or an open session.
         path: The file; an existing file is replaced.
-        namespace: The namespace; None for ``"default"``, or that of the session.
+        namespace: The namespace; None for the default one, or that of the session.
         progress: Called with the number of written memories and their total number.
 
     """
@@ -305,7 +327,7 @@ async def import_jsonl(
     Args:
         store: A location, which is created if it is missing, or an open session.
         path: The file.
-        namespace: The namespace; None for ``"default"``, or that of the session.
+        namespace: The namespace; None for the default one, or that of the session.
         progress: Called with the number of imported lines and their total number.
 
     Raises:
@@ -424,7 +446,7 @@ async def list_conversations(store: Store, *, namespace: str | None = None) -> t
 
     Args:
         store: A location, or an open session.
-        namespace: The namespace; None for ``"default"``, or that of the session.
+        namespace: The namespace; None for the default one, or that of the session.
 
     Raises:
         InvalidArgument: *store* is no session's directory, or *namespace* is invalid.
@@ -432,7 +454,7 @@ async def list_conversations(store: Store, *, namespace: str | None = None) -> t
 
     """
     async with _opened_backend(store) as home:
-        return await home.conversations(_namespace_of(store, namespace))
+        return await home.conversations(await _namespace_of(store, namespace, home))
 
 
 async def delete_conversation(store: Store, name: str, *, namespace: str | None = None) -> None:
@@ -445,7 +467,7 @@ async def delete_conversation(store: Store, name: str, *, namespace: str | None 
     Args:
         store: A location, or an open session.
         name: The name of the conversation.
-        namespace: The namespace; None for ``"default"``, or that of the session.
+        namespace: The namespace; None for the default one, or that of the session.
 
     Raises:
         InvalidArgument: No conversation has this name.
@@ -454,4 +476,9 @@ async def delete_conversation(store: Store, name: str, *, namespace: str | None 
 
     """
     async with _opened_backend(store) as home:
-        await home.delete(name, namespace=_namespace_of(store, namespace))
+        await home.delete(name, namespace=await _namespace_of(store, namespace, home))
+
+
+# Type checkers must not see this function, or they would accept every name.
+if not TYPE_CHECKING:
+    __getattr__ = make_module_getattr(__name__, peer_names.ADMIN, __all__)

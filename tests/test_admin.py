@@ -459,10 +459,46 @@ async def test_unknown_namespace_of_location_is_rejected(place):
     calls = await arguments_of(place)
     del calls["import_jsonl"]
     for call in calls.values():
-        with pytest.raises(UnknownNamespace, match="no namespace 'default'") as caught:
-            await call(place)
+        with pytest.raises(UnknownNamespace, match="no namespace 'bop'") as caught:
+            await call(place, namespace="bop")
         assert "bob" in caught.value.hint
     assert ("bob",) == await admin.list_namespaces(place)
+
+
+async def test_location_without_namespace_means_its_only_namespace(place):
+    await fill(place, "bob")
+
+    for call in (await arguments_of(place)).values():
+        await call(place)
+    assert {"c", "fork"} == {one.name for one in await admin.list_conversations(place)}
+    await admin.delete_conversation(place, "c")
+
+    assert ["fork"] == [one.name for one in await admin.list_conversations(place, namespace="bob")]
+    assert ("bob",) == await admin.list_namespaces(place)
+
+
+async def test_location_without_namespace_prefers_default(place):
+    await fill(place, "bob")
+    await fill(place, word="Zebra")
+    out = place.parent / "out.jsonl"
+
+    await admin.export_jsonl(place, out)
+
+    assert "Zebra" in out.read_text()
+    assert SECRET not in out.read_text()
+
+
+async def test_location_without_namespace_is_rejected_if_it_has_several(place):
+    await fill(place, "bob")
+    await fill(place, "carol")
+    calls = await arguments_of(place)
+    calls["list_conversations"] = admin.list_conversations
+    calls["delete_conversation"] = lambda store: admin.delete_conversation(store, "c")
+    for call in calls.values():
+        with pytest.raises(UnknownNamespace, match="no namespace 'default'") as caught:
+            await call(place)
+        assert "pass namespace=...; there are: bob, carol" == caught.value.hint
+    assert ("bob", "carol") == await admin.list_namespaces(place)
 
 
 async def test_missing_store_is_rejected_and_not_created(place):

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import operator
+import pickle
 import re
+import traceback
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import mama_structs
-from mama_structs import HashEmbedder, Memory, MemoryStore, RefStore, Session, ToolSet, admin, sync
+from mama_structs import Filter, HashEmbedder, Memory, MemoryStore, RefStore, Session, ToolSet, admin, sync
 from mama_structs._internal.hints import peer_names
 from mama_structs._internal.hints.call_hints import CallHints, is_hint, with_call_hints
 from mama_structs.memory.records.record_store import RecordStore
 from mama_structs.memory.store.memory_reader import MemoryReader
 from mama_structs.refs.store.ref_reader import RefReader
 from mama_structs.structs.client import StructsClient
+from mama_structs.testing import FakeNode
 
 HINTED = {
     MemoryStore: peer_names.MEMORY_STORE,
@@ -52,7 +57,11 @@ def sync_session():
         ("recent", "MemoryStore has no 'recent'. Use list(limit=)."),
         ("query", "MemoryStore has no 'query'. Use search(query)."),
         ("remove", "MemoryStore has no 'remove'. Use delete(memory)."),
-        ("reset", "erase(where=Filter(...)), or admin.delete_namespace(session, name)."),
+        ("reset", "erase(where=Filter(...)), or mama_structs.admin.delete_namespace(location, name)."),
+        ("save_fact", "MemoryStore has no 'save_fact'. Use save(content)."),
+        ("save_memory", "MemoryStore has no 'save_memory'. Use save(content)."),
+        ("save_decison", "MemoryStore has no 'save_decison'. Did you mean 'save_decision'?"),
+        ("backup", "MemoryStore has no 'backup'. Use mama_structs.admin.backup(session, path)."),
         ("list_insights", "MemoryStore has no 'list_insights'. Use list(type='insight')."),
         ("records", "MemoryStore has no 'records'. Use session.records."),
         ("serach", "MemoryStore has no 'serach'. Did you mean 'search'?"),
@@ -73,7 +82,18 @@ async def test_missing_attribute_of_memory_store_names_right_call(session, guess
         ("add", "Session has no 'add'. Use session.memories.save(content)."),
         ("search", "Session has no 'search'. Use session.memories.search(query)."),
         ("memory", "Session has no 'memory'. Use session.memories."),
-        ("list_namespaces", "Use mama_structs.admin.list_namespaces(session)."),
+        ("list_namespaces", "Use mama_structs.sync.admin.list_namespaces(session)."),
+        ("backup", "Session has no 'backup'. Use mama_structs.sync.admin.backup(session, path)."),
+        ("export", "Session has no 'export'. Use mama_structs.sync.admin.export_jsonl(session, path)."),
+        ("add_tool", "Session has no 'add_tool'. Use session.tools.add(function)."),
+        ("save_fact", "Session has no 'save_fact'. Use session.memories.save(content)."),
+        ("references", "Use session.with_references to decorate a tool, or session.resolver to fetch entities."),
+        ("memories.check", "MemoryStore has no 'check'. Use mama_structs.sync.admin.check(session)."),
+        ("memories.clear", "or mama_structs.sync.admin.delete_namespace(location, name)."),
+        (
+            "refs.write",
+            "RefStore has no 'write'. Use to_file(handle, file_path) for a file, or put(ref_id, text) for a ref.",
+        ),
         ("refs.store", "RefStore has no 'store'. Use add(text), or put(ref_id, text) to choose the name."),
         ("refs.parse_refs", "RefStore has no 'parse_refs'. Use observe(message)."),
         ("refs.dump", "RefStore has no 'dump'. Use to_file(handle, file_path)."),
@@ -106,6 +126,87 @@ async def test_missing_attribute_of_hit_names_path_to_its_memory(session):
     for guess, meant in {"body": "content", "similarity": "relevance", "expires_at": "memory.valid_until"}.items():
         with pytest.raises(AttributeError, match=f"Did you mean '{meant}'"):
             getattr(hit, guess)
+
+
+@pytest.mark.parametrize("guess", ["supersedes", "predecessor"])
+async def test_guessed_relation_of_memory_names_history(session, guess):
+    memory = await session.memories.save("Ada works as a nurse")
+    (hit,) = await session.memories.search("Ada")
+
+    for value in (memory, hit):
+        with pytest.raises(
+            AttributeError, match=r"Use session\.memories\.history\(memory\)\. A hit has superseded_by\."
+        ):
+            getattr(value, guess)
+
+
+async def test_guessed_attribute_of_results_names_right_one(session):
+    await session.memories.save("Ada works as a nurse")
+    page = await session.memories.list()
+    hits = await session.memories.search("Ada")
+
+    with pytest.raises(AttributeError, match=r"Page has no 'cursor'\. Use next_cursor\."):
+        page.cursor  # noqa: B018
+    with pytest.raises(AttributeError, match=r"Results has no 'to_dict'\. Use to_dicts\(\)\."):
+        hits.to_dict  # noqa: B018
+    with pytest.raises(AttributeError, match="'Results' object has no attribute 'cursor'"):
+        hits.cursor  # noqa: B018
+    assert list(page) == pickle.loads(pickle.dumps(page)) == copy.copy(page)
+
+
+@pytest.mark.parametrize(
+    ("path", "advice"),
+    [
+        ("memories.save_fact", "Use save(content)."),
+        ("memories.serach", "Did you mean 'search'?"),
+        ("memories.xyzzy", "MemoryStore has no 'xyzzy'."),
+        ("refs.usagee", "Did you mean 'usage'?"),
+        ("backup", "admin.backup(session, path)."),
+    ],
+)
+@pytest.mark.parametrize("fixture", ["session", "sync_session"])
+def test_traceback_has_one_suggestion(sync_session, path, advice, fixture):
+    holder = sync_session if fixture == "sync_session" else sync_session._inner
+    try:
+        operator.attrgetter(path)(holder)
+    except AttributeError as error:
+        # Python 3.11 adds its suggestion only when it prints the error itself; it adds none to attributes of None.
+        assert error.obj is None
+        last_line = traceback.format_exception_only(error)[-1].rstrip()
+
+    assert last_line.endswith(advice)
+    assert 1 >= last_line.count("Did you mean")
+
+
+@pytest.mark.parametrize("module", [admin, sync.admin])
+@pytest.mark.parametrize(
+    ("guess", "advice"),
+    [
+        ("export", "Use export_jsonl(store, path), or backup(store, path)."),
+        ("restore", "Use Session.open(path) with the path of a backup, or copy(path, target)."),
+        ("namespaces", "Use list_namespaces(store)."),
+        ("bakup", "Did you mean 'backup'?"),
+    ],
+)
+def test_missing_function_of_admin_names_right_one(module, guess, advice):
+    with pytest.raises(AttributeError) as error:
+        getattr(module, guess)
+
+    assert f"{module.__name__} has no {guess!r}. {advice}" == str(error.value)
+    with pytest.raises(AttributeError, match=f"module '{module.__name__}' has no attribute 'xyzzy'"):
+        module.xyzzy  # noqa: B018
+
+
+def test_hints_of_admin_name_existing_functions():
+    for guess, call in peer_names.ADMIN.attributes.items():
+        assert not hasattr(admin, guess)
+        for name in re.findall(r"(?<![.\w])(\w+)\(", call):
+            assert hasattr(admin, name), call
+
+
+def _enter(manager):
+    with manager:
+        pass
 
 
 async def test_hasattr_and_private_names_behave_as_usual(session):
@@ -190,6 +291,26 @@ async def test_wrong_arguments_of_memory_store_name_right_ones(session, call, me
         (lambda _: sync.Session("a.mama"), "Session() is not called directly. Use Session.open(location)."),
         (lambda _: Session("a.mama"), "Session() is not called directly. Use Session.open(location)."),
         (lambda _: sync.Session.open(user_id="ada"), "Session.open() has no 'user_id'. Use namespace."),
+        (lambda _: sync.Session.open(user="ada"), "Session.open() has no 'user'. Use namespace."),
+        (lambda _: Filter(tag="food"), "Filter() has no 'tag'. Use tags."),
+        (lambda _: Filter(after="2026-01-01"), "Filter() has no 'after'. Use since."),
+        (lambda _: Filter(user_id="ada"), "Filter() has no 'user_id'. Use namespace."),
+        (
+            lambda _: Filter({"tags": "food"}),
+            "Filter() takes no positional argument. Give each by name: "
+            + ", ".join(f"{field.name}=" for field in attrs.fields(Filter))
+            + ".",
+        ),
+        (lambda _: FakeNode(players=20), "FakeNode() has no 'players'. Use FakeNode.world(players=, seed=)."),
+        (lambda _: FakeNode(latencyy=1), "FakeNode() has no 'latencyy'. Did you mean latency?"),
+        (
+            lambda _: _enter(FakeNode()),
+            "FakeNode needs async with. Use with FakeNode.world().in_thread() as node in code without async.",
+        ),
+        (
+            lambda s: s.tools(),
+            f"ToolSet cannot be called. Use {peer_names.TOOL_SET.operators['__call__']}.",
+        ),
         (lambda _: sync.Session.open(files="out"), "Session.open() has no 'files'. Use files_root."),
         (
             lambda _: Memory(),

@@ -17,7 +17,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from mama_structs._internal.hints.peer_names import VALUE_ATTRIBUTES
+from mama_structs._internal.hints.call_hints import make_attribute_error
+from mama_structs._internal.hints.peer_names import VALUE_ATTRIBUTES, VALUE_CALLS
 from mama_structs._internal.jsonable import JsonMixin
 
 MAX_LINE_COLUMNS: Final = 120
@@ -95,7 +96,11 @@ class ReprMixin(JsonMixin):
             """Raise `AttributeError`. If a nested object has the attribute, the message suggests its path."""
             place = "" if name.startswith("_") else _find_right_attribute(self, name)
             meant = f". Did you mean {place!r}?" if place else ""
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{meant}")
+            if not place and name in VALUE_CALLS and hasattr(type(self), "content"):
+                meant = f". Use {VALUE_CALLS[name]}."
+            message = f"{type(self).__name__!r} object has no attribute {name!r}{meant}"
+            # Without a suggestion here, the one that Python adds helps.
+            raise make_attribute_error(message, name) if meant else AttributeError(message)
 
 
 NESTED_FIELDS: Final = ("memory", "metadata")

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from mama_structs._internal.event_loop import is_in_plan
+from mama_structs._internal.hints.call_hints import with_sync_calls
 from mama_structs.errors import SessionClosed, WrongLoop
 
 T = TypeVar("T")
@@ -209,7 +210,13 @@ class SyncProxy:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return self._wrap(getattr(self._inner, name))
+        try:
+            return self._wrap(getattr(self._inner, name))
+        except AttributeError as error:
+            translated = with_sync_calls(error)
+            if translated is error:
+                raise
+            raise translated from None
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *(name for name in vars(self._inner) if not name.startswith("_"))})

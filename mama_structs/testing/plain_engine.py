@@ -449,6 +449,11 @@ class PlainEngine:
         """Do nothing, because this engine does not write to disk."""
         return ()
 
+    @property
+    def unerasable_places(self) -> tuple[str, ...]:
+        """None: everything is in memory."""
+        return ()
+
     def figures(self) -> dict[str, Any]:
         """Return statistics of the stored data."""
         kinds = self.memories.facts(self.memories.window()).types.tolist()

@@ -12,6 +12,8 @@ from typing import Any, Self, TypeVar, overload
 import attrs
 
 from mama_structs._internal.event_loop import CallProgress, call_progress, is_model_call
+from mama_structs._internal.hints import peer_names
+from mama_structs._internal.hints.call_hints import with_call_hints
 from mama_structs._internal.introspection import find_layers, get_definition_key, make_async
 from mama_structs._internal.jsonable import JsonMixin, to_answer
 from mama_structs._internal.offload import measure_input, run_inline_or_in_thread
@@ -261,6 +263,7 @@ def _make_default_title(name: str) -> str:
     return words[:1].upper() + words[1:]
 
 
+@with_call_hints(peer_names.TOOL_SET)
 class ToolSet(Mapping[str, Tool]):
     """
     The tools of a session, in the order in which they were added. Keys are tool names.

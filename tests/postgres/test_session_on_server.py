@@ -264,6 +264,7 @@ async def test_user_with_rights_on_own_schema_uses_all_features(empty_database, 
         assert [own.id] == [hit.memory.id for hit in await session.memories.search("reactor")]
         erased = await session.memories.erase([own.id])
         assert 1 == erased.count
+        assert any("write-ahead log" in place for place in erased.out_of_scope)
     assert ("a",) == tuple(one for one in await admin.list_namespaces(plain_database) if one == "a")
 
 

@@ -71,7 +71,7 @@ WRONG = {
     "(entities={}, players=12)": "entities and players exclude each other",
     "(world=None, seed=1)": "world and seed exclude each other",
     "(colour='red')": "unexpected keyword argument 'colour'",
-    "(players=3)": "players must be a whole number from 12, got 3",
+    "(players=3)": "players must be 12 or more, got 3",
     "(latency=-1)": "latency must be 0 or more seconds",
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NoReturn, TypeVar
 
 import attrs
@@ -14,6 +14,14 @@ ClassT = TypeVar("ClassT", bound=type)
 
 _NUMBER_WORDS: Final = ("no", "one", "two", "three", "four")
 _MAX_CLOSE_MATCHES: Final = 1
+_OPERATOR_FAULTS: Final[Mapping[str, str]] = {
+    "__iter__": "cannot be iterated",
+    "__len__": "has no len()",
+    "__call__": "cannot be called",
+    **dict.fromkeys(("__enter__", "__exit__"), "needs async with"),
+}
+_MIN_RATIO: Final = 0.6
+_MIN_PREFIXED_RATIO: Final = 0.85  # A name with a known prefix is a typing error only if almost all of it is equal.
 
 
 @attrs.frozen(kw_only=True)
@@ -23,18 +31,23 @@ class CallHints:
 
     Args:
         attributes: The right call by guessed attribute, such as ``{"add": "save(content)"}``.
+        prefixes: The right call by prefix of guessed attributes, such as ``{"save_": "save(content)"}``. An attribute
+            whose name is almost equal is preferred.
         keywords: The right arguments by guessed keyword, best first: a parameter, or any text. A text that begins with
             a parameter and ``=`` is used only for methods that have this parameter.
         methods: Advice by method, added to the error if an argument is missing.
         constructor: Advice for callers of the class; empty if the class may be called.
+        has_constructor: True if the class may be called and wrong arguments of the call are to get hints.
         operators: The right call by special method that the class does not have, such as ``{"__len__": "count()"}``.
 
     """
 
     attributes: Mapping[str, str] = attrs.field(factory=dict)
+    prefixes: Mapping[str, str] = attrs.field(factory=dict)
     keywords: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
     methods: Mapping[str, str] = attrs.field(factory=dict)
     constructor: str = ""
+    has_constructor: bool = False
     operators: Mapping[str, str] = attrs.field(factory=dict)
 
 
@@ -50,7 +63,7 @@ def with_call_hints(hints: CallHints) -> Callable[[ClassT], ClassT]:
         for name, member in list(vars(cls).items()):
             if not name.startswith("_") and (wrapped := _wrap_member(member, hints)) is not None:
                 setattr(cls, name, wrapped)
-        if hints.constructor:
+        if hints.constructor or hints.has_constructor:
             cls.__init__ = _wrap_constructor(cls.__init__, hints)  # type: ignore[misc]
         for operator, call in hints.operators.items():
             setattr(cls, operator, _make_operator(operator, call))
@@ -68,11 +81,43 @@ def is_hint(member: object) -> bool:
     return getattr(member, "is_call_hint", False)
 
 
-def find_close_match(name: str, known: Iterable[str]) -> str | None:
+def find_close_match(name: str, known: Iterable[str], *, min_ratio: float = _MIN_RATIO) -> str | None:
     """Return the name that is most similar to *name*, or None if none is similar."""
     import difflib  # noqa: PLC0415 - needed only for errors
 
-    return next(iter(difflib.get_close_matches(name, list(known), n=_MAX_CLOSE_MATCHES)), None)
+    return next(iter(difflib.get_close_matches(name, list(known), n=_MAX_CLOSE_MATCHES, cutoff=min_ratio)), None)
+
+
+def make_attribute_error(message: str, name: str) -> AttributeError:
+    """
+    Return an `AttributeError` to which tracebacks add no suggestion of their own.
+
+    Python sets *obj* if the error has neither *name* nor *obj*, and then suggests a similar attribute of it.
+    The attributes of None are all special methods, so Python suggests none of them.
+    """
+    return AttributeError(message, name=name, obj=None)
+
+
+def with_sync_calls(error: AttributeError) -> AttributeError:
+    """Return an equal error whose hint names functions of `mama_structs.sync`."""
+    message = str(error).replace("mama_structs.admin.", "mama_structs.sync.admin.")
+    return error if error.name is None or message == str(error) else make_attribute_error(message, error.name)
+
+
+def make_module_getattr(module: str, hints: CallHints, known: Collection[str]) -> Callable[[str], NoReturn]:
+    """
+    Return ``__getattr__`` of a module. Its error names the right call for a guessed name.
+
+    Define it where type checkers do not see it, or they would accept every name.
+    """
+
+    def raise_attribute_error(name: str) -> NoReturn:
+        advice = "" if name.startswith("_") else _make_advice(name, known, hints)
+        if not advice:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        raise make_attribute_error(f"{module} has no {name!r}.{advice}", name)
+
+    return raise_attribute_error
 
 
 def _wrap_member(member: Any, hints: CallHints) -> Any:
@@ -125,7 +170,10 @@ def _wrap_constructor(function: Callable[..., None], hints: CallHints) -> Callab
         except TypeError as error:
             if _fits(inspect.signature(function), (self, *arguments), keywords):
                 raise
-            raise TypeError(f"{type(self).__name__}() is not called directly. {hints.constructor}") from error
+            if hints.constructor:
+                raise TypeError(f"{type(self).__name__}() is not called directly. {hints.constructor}") from error
+            name = type(self).__name__
+            raise TypeError(_describe_call_error(function, (self, *arguments), keywords, hints, name=name)) from error
 
     return construct
 
@@ -144,14 +192,15 @@ def _describe_call_error(
     keywords: Mapping[str, Any],
     hints: CallHints,
     *,
-    shows_class: bool,
+    shows_class: bool = False,
+    name: str | None = None,
 ) -> str | None:
     """Return a message for arguments that do not match the signature, or None if they match."""
     signature = inspect.signature(function)
     if _fits(signature, arguments, keywords):
         return None
     _, *parameters = signature.parameters.values()
-    name = f"{function.__qualname__ if shows_class else function.__name__}()"
+    name = f"{name or (function.__qualname__ if shows_class else function.__name__)}()"
     kinds = {kind: [one.name for one in parameters if one.kind is kind] for kind in inspect._ParameterKind}
     by_position = kinds[inspect.Parameter.POSITIONAL_ONLY] + kinds[inspect.Parameter.POSITIONAL_OR_KEYWORD]
     by_name = kinds[inspect.Parameter.POSITIONAL_OR_KEYWORD] + kinds[inspect.Parameter.KEYWORD_ONLY]
@@ -175,6 +224,8 @@ def _describe_call_error(
         rest = [one for one in only_by_name if one not in needed and one not in keywords]
         named = needed + rest[: max(0, excess - len(needed))]
         advice = f" Give {', '.join(f'{one}=' for one in named)} by name." if named else ""
+        if not by_position and len(only_by_name) > 1:
+            advice = f" Give each by name: {', '.join(f'{one}=' for one in only_by_name)}."
         sentences.append(f"{name} takes {_count_arguments(by_position)}.{advice}")
     elif missing:
         needs = " and ".join(f"{one}=" if one in only_by_name else one for one in missing)
@@ -211,18 +262,25 @@ def _raise_attribute_error(self: object, hints: CallHints, name: str) -> NoRetur
         object.__getattribute__(self, name)
     if name.startswith("_"):
         raise AttributeError(f"{owner.__name__!r} object has no attribute {name!r}", name=name, obj=self)
+    advice = _make_advice(name, [one for one in dir(owner) if not one.startswith("_")], hints)
+    raise make_attribute_error(f"{owner.__name__} has no {name!r}.{advice}", name)
+
+
+def _make_advice(name: str, known: Iterable[str], hints: CallHints) -> str:
+    """Return a sentence with the right call for a missing attribute, after a space, or an empty text."""
     call = hints.attributes.get(name)
-    close = None if call else find_close_match(name, (one for one in dir(owner) if not one.startswith("_")))
-    advice = f" Use {call}." if call else f" Did you mean {close!r}?" if close else ""
-    raise AttributeError(f"{owner.__name__} has no {name!r}.{advice}")
+    prefixed = next((hint for prefix, hint in hints.prefixes.items() if name.startswith(prefix)), None)
+    min_ratio = _MIN_RATIO if prefixed is None else _MIN_PREFIXED_RATIO
+    close = None if call else find_close_match(name, known, min_ratio=min_ratio)
+    call = call or (None if close else prefixed)
+    return f" Use {call}." if call else f" Did you mean {close!r}?" if close else ""
 
 
 def _make_operator(operator: str, call: str) -> Callable[..., NoReturn]:
     """Return a special method that raises `TypeError` with the right call."""
 
-    def raise_hint(self: object) -> NoReturn:
-        verb = {"__iter__": "cannot be iterated", "__len__": "has no len()"}[operator]
-        raise TypeError(f"{type(self).__name__} {verb}. Use {call}.")
+    def raise_hint(self: object, *_: object, **__: object) -> NoReturn:
+        raise TypeError(f"{type(self).__name__} {_OPERATOR_FAULTS[operator]}. Use {call}.")
 
     raise_hint.is_call_hint = True  # type: ignore[attr-defined]
     return raise_hint

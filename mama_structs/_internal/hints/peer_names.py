@@ -8,12 +8,27 @@ from typing import Final
 from mama_structs._internal.hints.call_hints import CallHints
 
 _SAVE: Final = "save(content)"
-_ERASE_ALL: Final = "erase(where=Filter(...)), or admin.delete_namespace(session, name)"
+_ERASE_ALL: Final = "erase(where=Filter(...)), or mama_structs.admin.delete_namespace(location, name)"
+_ADMIN_CALLS: Final[Mapping[str, str]] = {
+    **{
+        name: f"mama_structs.admin.{name}(session)"
+        for name in ("check", "maintain", "prune", "rebuild", "list_namespaces", "list_conversations")
+    },
+    "backup": "mama_structs.admin.backup(session, path)",
+    "copy": "mama_structs.admin.copy(location, target)",
+    "reembed": "mama_structs.admin.reembed(session, embedder)",
+    **dict.fromkeys(("export_jsonl", "export", "dump"), "mama_structs.admin.export_jsonl(session, path)"),
+    "import_jsonl": "mama_structs.admin.import_jsonl(session, path)",
+    **{name: f"mama_structs.admin.{name}(location, name)" for name in ("delete_namespace", "delete_conversation")},
+    **dict.fromkeys(("namespaces", "collections"), "mama_structs.admin.list_namespaces(session)"),
+    "conversations": "mama_structs.admin.list_conversations(session)",
+    "restore": "Session.open(path) with the path of a backup, or mama_structs.admin.copy(path, target)",
+}
 
 KEYWORDS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("k", "top_k", "topk", "n", "n_results", "num_results", "max_results", "size"), ("limit",)),
     **dict.fromkeys(
-        ("user_id", "agent_id", "app_id", "collection", "namespace"), ("namespace", "Session.open(namespace=)")
+        ("user", "user_id", "agent_id", "app_id", "collection", "namespace"), ("namespace", "Session.open(namespace=)")
     ),
     **dict.fromkeys(("run_id", "thread_id", "session_id"), ("conversation", "Session.open(conversation=)")),
     "metadata": ("extra=, tags= or source=", "where=Filter(extra=...)"),
@@ -45,6 +60,10 @@ KEYWORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "exposure": ("tool_selector",),
     "again": ("repeat",),
     **dict.fromkeys(("handle", "ref", "name", "ref_id", "key", "fd"), ("handle", "ref_id")),
+    **dict.fromkeys(("trust", "minimum_trust"), ("min_trust", "where=Filter(min_trust=...)")),
+    **dict.fromkeys(("mention", "entity", "entity_id"), ("mentions", "where=Filter(mentions=...)")),
+    "author": ("origin", "created_by"),
+    **dict.fromkeys(("players", "seed"), ("FakeNode.world(players=, seed=)",)),
     "message": ("query",),
     "prompt": ("query",),
 }
@@ -76,16 +95,13 @@ MEMORY_STORE: Final = CallHints(
         **dict.fromkeys(("list_insights", "insights"), "list(type='insight')"),
         **dict.fromkeys(("list_contexts", "contexts"), "list(type='context')"),
         **dict.fromkeys(("list_checkpoints", "checkpoints"), "list(type='checkpoint')"),
-        **dict.fromkeys(("add_decision", "save_memory", "add_memory"), "save(content), or save_decision(content)"),
+        "add_decision": "save_decision(content, topic=, reasoning=)",
+        "save_content": _SAVE,
         "reads": "read_namespaces",
         "records": "session.records",
-        **{
-            name: f"mama_structs.admin.{name}(session)"
-            for name in ("check", "maintain", "prune", "rebuild", "export_jsonl", "import_jsonl", "reembed")
-        },
-        **dict.fromkeys(("export", "dump"), "mama_structs.admin.export_jsonl(session, path)"),
-        **dict.fromkeys(("namespaces", "collections"), "mama_structs.admin.list_namespaces(session)"),
+        **_ADMIN_CALLS,
     },
+    prefixes={"save_": _SAVE, "add_": _SAVE, "store_": _SAVE},
     keywords=KEYWORDS,
     operators={"__iter__": "list() or iter_all()", "__len__": "count()"},
 )
@@ -102,14 +118,13 @@ RECORD_STORE: Final = CallHints(
         **dict.fromkeys(("update", "replace"), "put(labels, key, value)"),
     },
     keywords=KEYWORDS,
-    operators={"__iter__": "list()", "__len__": "len(await records.list())"},
+    operators={"__iter__": "list()", "__len__": "list() and the length of its result"},
 )
 
 REF_STORE: Final = CallHints(
     attributes={
-        **dict.fromkeys(
-            ("save", "store", "create", "insert", "write"), "add(text), or put(ref_id, text) to choose the name"
-        ),
+        **dict.fromkeys(("save", "store", "create", "insert"), "add(text), or put(ref_id, text) to choose the name"),
+        "write": "to_file(handle, file_path) for a file, or put(ref_id, text) for a ref",
         **dict.fromkeys(("parse", "parse_refs", "ingest", "feed", "collect"), "observe(message)"),
         **dict.fromkeys(("export", "save_to_file", "write_file", "download", "dump"), "to_file(handle, file_path)"),
         **dict.fromkeys(("load", "open", "fetch"), "read(handle), or get(handle)"),
@@ -142,6 +157,7 @@ SESSION: Final = CallHints(
                 "save_insight": "save_insight(content)",
                 "save_context": "save_context(content)",
                 "save_checkpoint": "save_checkpoint(content)",
+                "save_many": "save_many(items)",
                 "search": "search(query)",
                 "query": "search(query)",
                 "list": "list()",
@@ -162,7 +178,7 @@ SESSION: Final = CallHints(
         **dict.fromkeys(("parse", "extract", "ingest"), "session.observe(message)"),
         "record": "session.records",
         **dict.fromkeys(("run", "invoke", "call_tool", "execute"), "session.call(tool_name, arguments)"),
-        "references": "reference_options",
+        "references": "session.with_references to decorate a tool, or session.resolver to fetch entities",
         "exposed": "exposed_tools",
         "allowed_for": "tool_names_for(message)",
         "resolved": "resolve_arguments(tool_name, arguments)",
@@ -170,13 +186,12 @@ SESSION: Final = CallHints(
         "warm_up": "preload()",
         "wire_names": "session.tools.wire_names",
         **dict.fromkeys(("prompt", "instructions"), "system_prompt()"),
-        **{name: f"mama_structs.admin.{name}(session)" for name in ("check", "maintain")},
-        **{name: f"mama_structs.admin.{name}(session, target)" for name in ("backup", "copy")},
-        **dict.fromkeys(("namespaces", "list_namespaces"), "mama_structs.admin.list_namespaces(session)"),
-        **dict.fromkeys(("conversations", "list_conversations"), "mama_structs.admin.list_conversations(session)"),
+        **_ADMIN_CALLS,
+        **dict.fromkeys(("add_tool", "register", "register_tool", "tool"), "session.tools.add(function)"),
         "connect": "Session.open(location)",
         **dict.fromkeys(("user_id", "user"), "session.namespace"),
     },
+    prefixes=dict.fromkeys(("save_", "store_"), "session.memories.save(content)"),
     keywords=KEYWORDS,
     methods={
         "remember": "Give a function that passes a prompt to your model, or use session.memories.save(content).",
@@ -187,6 +202,61 @@ SESSION: Final = CallHints(
 MEMORY: Final = CallHints(
     constructor="Stores return memories. Use Session.open(location) and session.memories.save(content)."
 )
+
+FILTER: Final = CallHints(keywords=KEYWORDS, has_constructor=True)
+
+TOOL_SET: Final = CallHints(
+    operators={
+        "__call__": "session.tools without a call, session.tools_for(message), or the tools(session) of an adapter"
+    }
+)
+
+FAKE_NODE: Final = CallHints(
+    keywords=KEYWORDS,
+    has_constructor=True,
+    operators=dict.fromkeys(
+        ("__enter__", "__exit__"), "with FakeNode.world().in_thread() as node in code without async"
+    ),
+)
+
+ADMIN: Final = CallHints(
+    attributes={
+        **dict.fromkeys(("export", "dump", "save"), "export_jsonl(store, path), or backup(store, path)"),
+        **dict.fromkeys(("import_", "load"), "import_jsonl(store, path)"),
+        "restore": "Session.open(path) with the path of a backup, or copy(path, target)",
+        **dict.fromkeys(("namespaces", "collections", "users", "tenants"), "list_namespaces(store)"),
+        **dict.fromkeys(("conversations", "threads"), "list_conversations(store)"),
+        **dict.fromkeys(("drop_namespace", "erase_namespace", "delete_user"), "delete_namespace(store, name)"),
+        **dict.fromkeys(("verify", "validate", "fsck", "health"), "check(store)"),
+        **dict.fromkeys(("vacuum", "compact", "cleanup", "optimize"), "maintain(store)"),
+        **dict.fromkeys(("reindex", "repair"), "rebuild(store)"),
+        **dict.fromkeys(("stats", "count"), "session.stats(), or session.memories.count()"),
+        **dict.fromkeys(("migrate", "clone"), "copy(source, target)"),
+        "snapshot": "backup(store, path)",
+    }
+)
+
+VALUE_CALLS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("supersedes", "predecessor", "successor", "superseded"),
+        "session.memories.history(memory). A hit has superseded_by",
+    ),
+    **dict.fromkeys(("links", "connected"), "session.memories.links(memory)"),
+    "history": "session.memories.history(memory)",
+    "update": "session.memories.update(memory, content)",
+    "delete": "session.memories.delete(memory)",
+}
+"""The right calls by guessed attribute of a memory or hit."""
+
+RESULT_ATTRIBUTES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("cursor", "next", "next_page", "next_page_token", "has_more"), "next_cursor"),
+    **dict.fromkeys(("items", "results", "memories", "hits", "data"), "the list itself"),
+    **dict.fromkeys(("total", "total_count"), "session.memories.count()"),
+    **dict.fromkeys(("to_dict", "model_dump", "dict", "as_dict"), "to_dicts()"),
+    **dict.fromkeys(("json", "model_dump_json"), "to_json()"),
+    **dict.fromkeys(("to_pandas", "to_dataframe", "df"), "to_frame()"),
+}
+"""The right attributes by guessed attribute of a list of results."""
 
 VALUE_ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("text", "body", "value", "data", "summary", "decision", "page_content"), ("content", "text")),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Final, Literal, SupportsIndex, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, TypeVar, overload
 
 import attrs
 import numpy as np
 
+from mama_structs._internal.hints.call_hints import make_attribute_error
+from mama_structs._internal.hints.peer_names import RESULT_ATTRIBUTES
 from mama_structs._internal.jsonable import JsonMixin, to_json_text
 from mama_structs._internal.reprs import (
     ReprContent,
@@ -375,19 +377,6 @@ class JsonlImport(JsonMixin):
     dropped_links: int = 0
 
 
-UNDELETED_PLACES: Final = (
-    "backups that were made before",
-    "exports, and other files that were written",
-    "what other namespaces and other memories say, and refs that only quote it",
-    "the names of refs that went with it, which stay to say so",
-    "the source of a migration from v1.0",
-    "on a server: its write-ahead log with what is archived of it, its replicas' backups, and bytes between the rows",
-    "on a server: words, topics and ids in what its catalog held as the planner's statistics, until it is vacuumed",
-    "on a server: words, topics and ids that tell pages of its indexes apart, until they are made anew",
-)
-"""Data that an erasure does not reach."""
-
-
 @attrs.frozen(kw_only=True)
 class ErasureReport(JsonMixin):
     """
@@ -401,7 +390,7 @@ class ErasureReport(JsonMixin):
         refs: Number of refs and descriptors with those texts, counting versions.
         pending: Descriptions of places that still contain some of the data. They are cleared when the store is next
             opened or maintained, or when their holder closes.
-        out_of_scope: Descriptions of places that were not searched.
+        out_of_scope: Descriptions of places that were not searched and may exist with the backend of this store.
         dry_run: True if nothing was deleted, and the numbers are only a preview.
 
     """
@@ -414,7 +403,7 @@ class ErasureReport(JsonMixin):
     evidence_texts: int = 0
     refs: int = 0
     pending: tuple[str, ...] = ()
-    out_of_scope: tuple[str, ...] = UNDELETED_PLACES
+    out_of_scope: tuple[str, ...] = ()
     dry_run: bool = False
 
     @property
@@ -465,6 +454,17 @@ class Results(list[ReprMixinT]):
     def __getitem__(self, index: slice) -> Results[ReprMixinT]: ...
     def __getitem__(self, index: SupportsIndex | slice) -> ReprMixinT | Results[ReprMixinT]:
         return Results(super().__getitem__(index)) if isinstance(index, slice) else super().__getitem__(index)
+
+    # Type checkers must not see this method, or they would accept every attribute name.
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise `AttributeError`, with the right attribute if the name is a known guess."""
+            meant = RESULT_ATTRIBUTES.get(name)
+            # Only a `Page` has a cursor.
+            if meant is None or (meant == "next_cursor" and not isinstance(self, Page)):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise make_attribute_error(f"{type(self).__name__} has no {name!r}. Use {meant}.", name)
 
     def __repr__(self) -> str:
         return join_lines(map(repr, self), len(self)) or "[]"

@@ -725,6 +725,10 @@ class Engine(Protocol):
     def embedder(self) -> EmbedderRecord:
         """The active embedder, whose vectors are searched."""
 
+    @property
+    def unerasable_places(self) -> tuple[str, ...]:
+        """Descriptions of the places of this backend that `erase` does not reach."""
+
     async def read(self, plan: Callable[[Reader], T]) -> T:
         """Run *plan* on a snapshot with all writes that any process acknowledged before the call."""
 

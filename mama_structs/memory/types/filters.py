@@ -10,6 +10,8 @@ from typing import Any, Final, TypeAlias
 import attrs
 
 from mama_structs._internal import validation as _check
+from mama_structs._internal.hints import peer_names
+from mama_structs._internal.hints.call_hints import with_call_hints
 from mama_structs._internal.jsonable import JsonMixin
 from mama_structs._internal.validation import TimeInput
 from mama_structs.errors import InvalidArgument, repr_short
@@ -81,6 +83,7 @@ def _add_checks(_cls: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.At
     return [field.evolve(converter=converter(field.name)) for field in fields]
 
 
+@with_call_hints(peer_names.FILTER)
 @attrs.frozen(kw_only=True, field_transformer=_add_checks)
 class Filter(JsonMixin):
     """

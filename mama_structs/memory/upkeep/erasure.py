@@ -55,6 +55,14 @@ DISK_WAIT_SECONDS: Final = 2.0
 
 NOTE_PREFIX: Final = "forgetting/"
 PAGE_MEMORIES: Final = 500
+UNERASED_PLACES: Final = (
+    "backups that were made before",
+    "exports, and other files that were written",
+    "other namespaces, other memories, and refs that only quote the erased texts",
+    "the names of erased refs, which remain to report the erasure",
+    "the source of a migration from v1.0",
+)
+"""Places that an erasure does not reach in any backend."""
 # Replaces an erased id in the texts of other memories.
 ERASED_ID: Final = "forgotten"
 # Matches the suffix of a memory id: the last two parts, which contain no words of the erased text.
@@ -187,10 +195,10 @@ async def erase_memories(
     async for memory in _iter_memories(engine, ids):
         kinds[memory.type.value] += 1
         digests.update(dict.fromkeys(evidence_digests(memory.evidence)))
+    out_of_scope = (*UNERASED_PLACES, *engine.unerasable_places)
     if not ids:
-        return (
-            ErasureReport(dry_run=True) if dry_run else ErasureReport(pending=await resume_erasure(engine, erase_texts))
-        )
+        held = () if dry_run else await resume_erasure(engine, erase_texts)
+        return ErasureReport(pending=held, out_of_scope=out_of_scope, dry_run=dry_run)
     naming = await _find_mentioning(engine, ids)
     if dry_run:
         counted = await engine.read(lambda reader: _count_links(reader, ids))
@@ -206,6 +214,7 @@ async def erase_memories(
             evidence_texts=len(own),
             refs=refs,
             pending=held,
+            out_of_scope=out_of_scope,
             dry_run=True,
         )
     name = f"{NOTE_PREFIX}{secrets.token_hex(8)}"
@@ -214,7 +223,13 @@ async def erase_memories(
     links, texts, refs, held = await _run_erasure(engine, name, left, erase_texts, progress)
     held += await engine.erase(wait=DISK_WAIT_SECONDS)
     return ErasureReport(
-        memories=dict(kinds), links=links, updated_memories=len(naming), evidence_texts=texts, refs=refs, pending=held
+        memories=dict(kinds),
+        links=links,
+        updated_memories=len(naming),
+        evidence_texts=texts,
+        refs=refs,
+        pending=held,
+        out_of_scope=out_of_scope,
     )
 
 

@@ -20,6 +20,8 @@ from typing import Any, Final, Self, TypeVar
 import attrs
 from aiohttp import web
 
+from mama_structs._internal.hints import peer_names
+from mama_structs._internal.hints.call_hints import with_call_hints
 from mama_structs._internal.validation import check_integer
 from mama_structs.errors import InvalidArgument
 from mama_structs.references.rate_limit import clear_cooldown
@@ -88,6 +90,7 @@ def _check_seconds(argument: str, seconds: object) -> None:
         raise InvalidArgument(f"{argument} must be 0 or more seconds or a function of the request, got {seconds!r:.80}")
 
 
+@with_call_hints(peer_names.FAKE_NODE)
 class FakeNode:
     """
     A node that answers like the chain's REST interface. Tests can inject faults.

@@ -210,8 +210,10 @@ class World:
             InvalidArgument: An argument is not a whole number, or there are too few players.
 
         """
-        if not isinstance(players, int) or isinstance(players, bool) or players < _MIN_PLAYERS:
-            raise InvalidArgument(f"players must be a whole number from {_MIN_PLAYERS}, got {players!r:.80}")
+        if not isinstance(players, int) or isinstance(players, bool):
+            raise InvalidArgument(f"players must be a whole number, got {players!r:.80}")
+        if players < _MIN_PLAYERS:
+            raise InvalidArgument(f"players must be {_MIN_PLAYERS} or more, got {players}")
         if not isinstance(seed, int) or isinstance(seed, bool):
             raise InvalidArgument(f"seed must be a whole number, got {seed!r:.80}")
         draft = _WorldDraft(Random(f"mama_structs/{seed}/{players}"), players)  # noqa: S311 - not used for security

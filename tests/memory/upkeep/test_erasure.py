@@ -83,7 +83,7 @@ async def filled(path, *, settings=QUIET, count=60):
     store = await place.memories()
     await keep_traces(place.storage)
     await store.save_many([{"type": "context", "content": f"note {number} of the day"} for number in range(count)])
-    secret = await store.save_insight(SECRET, tags=["quokkafish"], source="crm")
+    secret = await store.save_insight(SECRET, tags=["quokkafish"], source="crm", extra={"vault": SECRET[:50]})
     for number in range(3):
         other = await store.save_context(f"after it came {number}")
         await store.link(secret.id, other.id, "quokkafish rule")
@@ -628,3 +628,15 @@ async def test_open_conversation_without_erased_data_is_not_pending(tmp_path):
     locks.close()
 
     assert ((), []) == (receipt.pending, after)
+
+
+@pytest.mark.of_the_directory("a server has further places that an erasure does not reach")
+async def test_out_of_scope_of_directory_lists_no_place_of_a_server(tmp_path):
+    async with filled(tmp_path) as (_, store, secret):
+        preview = await store.erase(secret, dry_run=True)
+        report = await store.erase(secret)
+        repeated = await store.erase(where=Filter(topic="no such topic"))
+
+    assert preview.out_of_scope == report.out_of_scope == repeated.out_of_scope
+    assert "backups that were made before" in report.out_of_scope
+    assert not any("server" in place or "write-ahead" in place for place in report.out_of_scope)

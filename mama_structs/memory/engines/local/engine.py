@@ -242,6 +242,11 @@ class LocalEngine:
             tell(total - min(left, total), total)
         tell(total, total)
 
+    @property
+    def unerasable_places(self) -> tuple[str, ...]:
+        """None: `erase` reaches all files of the store."""
+        return ()
+
     def figures(self) -> dict[str, Any]:
         """Return statistics about the views. The statistics may lack the last changes."""
         views = self._views

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from mama_structs._internal.refcount import RefCountedRegistry
 from mama_structs.errors import InvalidArgument, SessionClosed
@@ -36,6 +36,13 @@ from mama_structs.storage.sealed_rows import Rows
 from mama_structs.storage.sqlite_errors import Issue
 
 T = TypeVar("T")
+
+UNERASABLE_PLACES: Final = (
+    "the write-ahead log of the server with its archives, backups of replicas, and free space between rows",
+    "words, topics and ids in the statistics of the query planner, until the next vacuum",
+    "words, topics and ids in inner pages of indexes, until the next reindex",
+)
+"""Places of a server that an erasure does not reach."""
 
 
 class PostgresEngine:
@@ -186,6 +193,11 @@ class PostgresEngine:
             self._needs_vacuum = bool(pending)
             return pending
         return ()
+
+    @property
+    def unerasable_places(self) -> tuple[str, ...]:
+        """Descriptions of the places of the server that `erase` does not reach."""
+        return UNERASABLE_PLACES
 
     def figures(self) -> dict[str, Any]:
         """Return statistics about the stored data. The statistics may lack the last changes."""
