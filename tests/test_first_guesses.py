@@ -167,13 +167,12 @@ async def test_guessed_attribute_of_results_names_right_one(session):
 @pytest.mark.parametrize("fixture", ["session", "sync_session"])
 def test_traceback_has_one_suggestion(sync_session, path, advice, fixture):
     holder = sync_session if fixture == "sync_session" else sync_session._inner
-    try:
+    with pytest.raises(AttributeError) as caught:
         operator.attrgetter(path)(holder)
-    except AttributeError as error:
-        # Python 3.11 adds its suggestion only when it prints the error itself; it adds none to attributes of None.
-        assert error.obj is None
-        last_line = traceback.format_exception_only(error)[-1].rstrip()
 
+    last_line = traceback.format_exception_only(caught.value)[-1].rstrip()
+    # Python 3.11 adds its suggestion only when it prints the error itself; it adds none to attributes of None.
+    assert caught.value.obj is None
     assert last_line.endswith(advice)
     assert 1 >= last_line.count("Did you mean")
 
