@@ -157,7 +157,7 @@ def _select_namespace(known: Sequence[str]) -> str:
 
 
 async def _namespace_of(store: Store, namespace: str | None, home: Backend) -> str:
-    """Return the given namespace, or that of an open session, or the one that the call means."""
+    """Return the given namespace, else the namespace of the open session, else the default one."""
     if namespace is not None:
         return check_namespace(namespace)
     return store.namespace if isinstance(store, Session) else _select_namespace(await home.namespaces())

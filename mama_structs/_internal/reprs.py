@@ -99,7 +99,7 @@ class ReprMixin(JsonMixin):
             if not place and name in VALUE_CALLS and hasattr(type(self), "content"):
                 meant = f". Use {VALUE_CALLS[name]}."
             message = f"{type(self).__name__!r} object has no attribute {name!r}{meant}"
-            # Without a suggestion here, the one that Python adds helps.
+            # No suggestion here, because Python adds its own.
             raise make_attribute_error(message, name) if meant else AttributeError(message)
 
 

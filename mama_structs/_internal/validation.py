@@ -221,6 +221,16 @@ def _to_datetime(name: str, value: object) -> datetime | timedelta:
     raise InvalidArgument(f"{name} must be a datetime, date, timedelta or ISO 8601 text, got {type(value).__name__}")
 
 
+def _check_json_integer(name: str, value: int) -> int:
+    """Return an integer, or raise `InvalidArgument` if Python cannot write it as text."""
+    try:
+        str(value)
+    except ValueError:
+        limit = sys.get_int_max_str_digits()
+        raise InvalidArgument(f"{name} must have integers of at most {limit} digits") from None
+    return int(value)
+
+
 def check_json(name: str, value: object, depth: int = 0) -> Any:
     """
     Return a copy of a JSON value.
@@ -235,7 +245,7 @@ def check_json(name: str, value: object, depth: int = 0) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
-        return int(value)
+        return _check_json_integer(name, value)
     if isinstance(value, float):
         if not math.isfinite(value):
             raise InvalidArgument(f"{name} must hold finite numbers alone, got {value}")

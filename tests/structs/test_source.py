@@ -10,7 +10,7 @@ from typing import Literal
 import jsonschema
 import pytest
 
-from mama_structs import EntityType, Resolver, Session, Source, StructsClient, StructsSource
+from mama_structs import EntityType, Resolver, Session, Source, StructsClient, StructsSource, with_references
 from mama_structs._internal.jsonable import to_json_text
 from mama_structs.errors import InvalidArgument
 from mama_structs.structs import STRUCTS_SCHEME, structs_tools
@@ -366,6 +366,28 @@ async def test_pages_of_two_chains_are_cached_separately():
         theirs = await structs_tools(other, resolver=resolver)["structs_list_guilds"]()
 
         assert [first.data.rows("guild"), second.data.rows("guild")] == [mine["Guild"], theirs["Guild"]]
+
+
+async def test_resolvers_of_one_node_share_their_cache_and_request_limit():
+    """Two sessions in one process must not query the same entity twice."""
+    async with (
+        FakeNode(World.generate(seed=1, players=12)) as node,
+        StructsClient(node.url) as client,
+        StructsClient(node.url) as other,
+        Resolver([StructsSource(client)]) as first,
+        Resolver([StructsSource(other)]) as second,
+    ):
+        payload = {"playerId": node.data.rows("player")[0]["id"]}
+        for resolver in (first, second):
+
+            @with_references(resolver=resolver)
+            async def get_payload() -> dict[str, str]:
+                return payload
+
+            assert payload["playerId"] in (await get_payload(include_references=True))["references"]
+
+        assert [1, 0] == [resolver.stats.upstream_queries for resolver in (first, second)]
+        assert client._join_gate(first, 4) is other._join_gate(second, 4)
 
 
 def test_importing_structs_source_does_not_import_msgspec():

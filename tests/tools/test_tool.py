@@ -210,7 +210,7 @@ class Typed(TypedDict):
 
 @pytest.mark.parametrize("kind", [Guild, Closed, Typed, dict[str, str], dict])
 async def test_output_schema_of_typed_result_allows_references(kind):
-    """`References.of` reads the references of the answer."""
+    """`References.from_result` reads the references of the answer."""
 
     @with_references(resolver=Resolver([FakeSource({"0-1": {"id": "0-1", "name": "Reef"}})]))
     async def look() -> kind:

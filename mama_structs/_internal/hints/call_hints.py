@@ -90,7 +90,7 @@ def find_close_match(name: str, known: Iterable[str], *, min_ratio: float = _MIN
 
 def make_attribute_error(message: str, name: str) -> AttributeError:
     """
-    Return an `AttributeError` to which tracebacks add no suggestion of their own.
+    Return an `AttributeError` to which tracebacks add no second suggestion.
 
     Python sets *obj* if the error has neither *name* nor *obj*, and then suggests a similar attribute of it.
     The attributes of None are all special methods, so Python suggests none of them.

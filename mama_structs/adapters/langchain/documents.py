@@ -37,7 +37,7 @@ _COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 _LIST_OPERATORS: Final = frozenset({"$in", "$nin"})
 # Minimum norm of a vector. It prevents division by zero if the summed chunk vectors cancel each other out.
 _MIN_NORM: Final = 1e-12
-# A stored value is a mapping with one of these keys, which identifies its encoding.
+# The key of a stored mapping identifies its encoding.
 _JSON, _BYTES, _DOCUMENT = "json", "base64", "document"
 
 

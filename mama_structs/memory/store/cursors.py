@@ -53,9 +53,10 @@ def find_bound(reader: Reader, position: tuple[int, str, int] | None, *, newest_
     """
     Return the time and the node after which `Reader.window` continues, or None for the beginning.
 
-    If the memory at the position was deleted, others that were created in the same millisecond are returned again.
+    A position without an id is before all memories of its millisecond. If the memory at the position was deleted,
+    others that were created in the same millisecond are returned again.
     """
-    if position is None or position == BEGINNING:
+    if position is None:
         return None
     created_ms, memory_id, _ = position
     node = reader.find(memory_id)

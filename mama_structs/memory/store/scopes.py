@@ -152,6 +152,12 @@ class ScopedMemories(MemoryStore):
         position = dict(after)
         for memory in merged:
             position[memory.namespace] = to_milliseconds(memory.created_at), memory.id, 0
+        # Move every namespace to the time of the last memory. Otherwise a memory saved between two pages, with a time
+        # of an earlier page, would break the order.
+        end = to_milliseconds(merged[-1].created_at)
+        for one in self._scopes:
+            if one.namespace not in position or position[one.namespace][0] != end:
+                position[one.namespace] = end, "", 0
         return Page(merged, next_cursor=format_cursor(position))
 
     async def _list_links(self, limit: int, after: Cursor) -> Page[Link]:

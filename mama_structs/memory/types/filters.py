@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import attrs
@@ -121,7 +123,8 @@ class Filter(JsonMixin):
     outcome: Outcome | str | None = None
     created_by: CreatedBy | None = None
     namespace: str | None = None
-    extra: Mapping[str, Any] | None = attrs.field(default=None, hash=False)
+    # Compare the JSON text, because True == 1 in Python.
+    extra: Mapping[str, Any] | None = attrs.field(default=None, eq=partial(json.dumps, sort_keys=True), hash=False)
 
     def __repr__(self) -> str:
         given = ((field.name, getattr(self, field.name)) for field in attrs.fields(Filter))

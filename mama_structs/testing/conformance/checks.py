@@ -387,7 +387,7 @@ def others_see_at_once(trial: ConformanceRun) -> None:
     """The saves and deletions of one process are visible to the next call of another process."""
     space = trial.get_namespace("alice")
     with trial.open_store() as one, trial.open_store() as other:
-        # Let the other process read first, so that the check fails if that process never invalidates its cache.
+        # The other process reads first. If it never invalidates its cache, the check fails.
         first = trial.save_memories(one, space, "first", 4)
         _check_readable_and_found(trial, other, space, first)
         texts = trial.save_memories(one, space, "one", 6) | trial.save_memories(other, space, "other", 6)

@@ -92,6 +92,27 @@ async def test_list_continues_after_deleted_memory_at_cursor(place):
     assert saved[2:] == rest
 
 
+@pytest.mark.parametrize("order", ["newest", "oldest"])
+async def test_pages_of_several_namespaces_include_memories_from_1970(place, order):
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    saved = [await (await place.memories(name)).save("note", created_at=epoch) for name in NAMES]
+    scoped = await place.memories(NAMES[0], reads=NAMES[1:])
+    found, _ = await all_pages(scoped.list, limit=1, order=order)
+
+    assert saved == found
+
+
+async def test_memory_saved_between_two_pages_does_not_break_the_order(place):
+    own, team = await place.memories("own"), await place.memories("team")
+    scoped = await place.memories("own", reads=["team"])
+    second, first = [await own.save(f"note {day}", created_at=START + timedelta(days=day)) for day in (1, 2)]
+    page = await scoped.list(limit=1)
+    await team.save("between the memories of the first page", created_at=START + timedelta(days=3))
+
+    assert [first] == page
+    assert [second] == await scoped.list(cursor=page.next_cursor)
+
+
 async def test_list_of_namespace_returns_memories_of_that_namespace_only(place):
     own, other = await place.memories("own"), await place.memories("team")
     mine, theirs = await own.save("mine"), await other.save("theirs")

@@ -157,3 +157,18 @@ def test_filter_treats_single_value_like_list_of_one(types, tags):
     assert tuple(tags) == engine.tags
     if len(types) == len(tags) == 1:
         assert where == Filter(type=next(iter(types)), tags=tags[0])
+
+
+def test_filters_with_extra_of_different_json_are_not_equal():
+    """Python regards True and 1 as equal, JSON does not."""
+    where = Filter(extra={"a": 1, "b": 2})
+
+    assert where == Filter(extra={"b": 2, "a": 1})
+    assert hash(where) == hash(Filter(extra={"b": 2, "a": 1}))
+    assert where != Filter(extra={"a": True, "b": 2})
+    assert where != Filter()
+
+
+def test_extra_rejects_integer_that_has_too_many_digits_for_json():
+    with pytest.raises(InvalidArgument, match="extra must have integers of at most"):
+        Filter(extra={"a": 10**5000})
