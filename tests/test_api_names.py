@@ -81,7 +81,8 @@ EXTRA = {
 # Members of the table that do not exist, with the reason.
 ABSENT = {}
 
-JSON_NAMES = {"to_dict", "to_json"}
+# FastAPI converts a value with `keys` by `dict(value)`.
+JSON_NAMES = {"to_dict", "to_json", "keys"}
 
 TOP = [
     "Session",

@@ -120,8 +120,6 @@ def test_other_packages_export_nothing():
     assert closed
     # The package `testing.strategies` exports names, but is not in PUBLIC_MODULES, because it needs the extra with Hypothesis.
     closed.remove(ROOT / "testing" / "strategies")
-    # The classes of `sync` are generated when it is imported, so it is not lazy.
-    closed.remove(ROOT / "sync")
     assert [] == [path.name for path in closed if len(tree_of(path / "__init__.py").body) > 1]
 
 

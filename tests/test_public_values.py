@@ -353,3 +353,48 @@ def modules_of_values():
 
 def test_every_value_class_is_defined_in_package():
     assert all(module.__name__.startswith("mama_structs.") for module in modules_of_values())
+
+
+def make_hits():
+    return Results([mama_structs.Hit(memory=memory(), score=0.5, relevance=0.5, signals={})])
+
+
+def make_page() -> Page[mama_structs.Memory]:
+    return Page([memory()])
+
+
+def make_parts():
+    return {"hits": make_hits(), "page": make_page()}
+
+
+def make_list() -> list[mama_structs.Hit]:
+    return make_hits()
+
+
+def make_memory() -> mama_structs.Memory:
+    return memory()
+
+
+def test_fastapi_route_returns_public_values():
+    """With and without a return annotation, alone and inside other data."""
+    fastapi = pytest.importorskip("fastapi")
+    testclient = pytest.importorskip("fastapi.testclient")
+    app = fastapi.FastAPI()
+    routes = (make_hits, make_page, make_parts, make_list, make_memory)
+    for route in routes:
+        app.get(f"/{route.__name__}")(route)
+    client = testclient.TestClient(app)
+
+    hits, one = make_hits().to_dicts(), memory().to_dict()
+    expected = [hits, [one], {"hits": hits, "page": [one]}, hits, one]
+    assert expected == [client.get(f"/{route.__name__}").json() for route in routes]
+
+
+def test_public_value_converts_to_dict_and_is_not_iterable():
+    value = memory()
+
+    assert value.to_dict() == dict(value) == {**value}
+    assert "tea" == value["content"]
+    for call in (iter, len, list):
+        with pytest.raises(TypeError):
+            call(value)

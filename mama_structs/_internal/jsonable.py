@@ -14,7 +14,7 @@ import re
 import uuid
 from array import array
 from collections import UserString
-from collections.abc import Iterable, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, ValuesView
 from collections.abc import Set as AbstractSet
 from itertools import chain
 from typing import Any, ClassVar, Final
@@ -467,11 +467,17 @@ def _to_canonical(value: Any, depth: int) -> Any:
 
 
 class JsonMixin:
-    """Adds `to_dict` and `to_json` to an attrs class."""
+    """
+    Adds `to_dict` and `to_json` to an attrs class.
+
+    ``dict(value)`` equals ``value.to_dict()``, so that FastAPI routes can return values. pydantic serializes them, too.
+    """
 
     __slots__ = ()
     _json_properties: ClassVar[tuple[str, ...]] = ()
     """Properties that `to_dict` adds to the fields."""
+    # Without this, Python would iterate over integer keys, because the class defines `__getitem__`.
+    __iter__: ClassVar[Any] = None
 
     def to_dict(self) -> dict[str, Any]:
         """
@@ -487,3 +493,24 @@ class JsonMixin:
     def to_json(self) -> str:
         """Return the data of `to_dict` as JSON text."""
         return to_json_text(self.to_dict())
+
+    def keys(self) -> Collection[str]:
+        """Return the keys of `to_dict`."""
+        return self.to_dict().keys()
+
+    def __getitem__(self, key: str) -> Any:
+        """Return one value of `to_dict`."""
+        return self.to_dict()[key]
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: object, _handler: object) -> Any:
+        """Return a pydantic schema that accepts instances and serializes them with `to_dict`."""
+        return make_pydantic_schema(cls, cls.to_dict)
+
+
+def make_pydantic_schema(cls: type, to_data: Callable[..., object]) -> Any:
+    """Return a pydantic schema that accepts instances of *cls* and serializes them with *to_data*."""
+    from pydantic_core import core_schema  # noqa: PLC0415 - only pydantic calls this function
+
+    serialization = core_schema.plain_serializer_function_ser_schema(lambda value: to_data(value))
+    return core_schema.is_instance_schema(cls, serialization=serialization)

@@ -12,7 +12,7 @@ import numpy as np
 
 from mama_structs._internal.hints.call_hints import make_attribute_error
 from mama_structs._internal.hints.peer_names import RESULT_ATTRIBUTES
-from mama_structs._internal.jsonable import JsonMixin, to_json_text
+from mama_structs._internal.jsonable import JsonMixin, make_pydantic_schema, to_json_text
 from mama_structs._internal.reprs import (
     ReprContent,
     ReprMixin,
@@ -479,6 +479,11 @@ class Results(list[ReprMixinT]):
     def to_json(self) -> str:
         """Return the results as the text of a JSON array."""
         return to_json_text(self.to_dicts())
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: object, _handler: object) -> Any:
+        """Return a pydantic schema that accepts instances and serializes them with `to_dicts`."""
+        return make_pydantic_schema(cls, cls.to_dicts)
 
     def to_frame(self) -> Any:
         """
