@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,7 +26,6 @@ from mama_structs.session.session import Session
 
 # The summary's key is the conversation's id. Messages have the id as a label, so listing summaries reads no messages.
 _CONVERSATION_LABELS: Final = ("pydantic-ai", "conversations")
-_SUMMARY_ADAPTER: Final = TypeAdapter(ConversationSummary)
 # A save does not overwrite these fields, because the conversation may have been named since it was read.
 _NAMING_FIELDS: Final = (
     "naming_tokens",
@@ -266,12 +266,18 @@ class SessionConversationStore:
             return updated
 
 
+@functools.cache
+def _make_summary_adapter() -> TypeAdapter[ConversationSummary]:
+    # The documentation is built without this framework, so the module must not create the adapter while it is imported.
+    return TypeAdapter(ConversationSummary)
+
+
 def _parse_summary(record: Record) -> ConversationSummary:
-    return _SUMMARY_ADAPTER.validate_json(record.value)
+    return _make_summary_adapter().validate_json(record.value)
 
 
 def _serialize_summary(summary: ConversationSummary) -> str:
-    return _SUMMARY_ADAPTER.dump_json(summary).decode()
+    return _make_summary_adapter().dump_json(summary).decode()
 
 
 def _parse_messages(kept: Sequence[Record]) -> list[ModelMessage]:
