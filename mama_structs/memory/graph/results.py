@@ -53,8 +53,8 @@ class Hit(ReprMixin):
     Args:
         memory: The memory. In a search with ``as_of``, its state at that time.
         score: Sort key of this result list. Scores of different searches are not comparable.
-        relevance: Estimated relevance, 0 to 1, independent of the other hits. An answer in other words than the query
-            often gets less than 0.3 with the default embedder.
+        relevance: Estimated relevance, 0 to 1. It also depends on the other memories of the store. An answer in other
+            words than the query often gets less than 0.3.
         signals: Contributions to its score by name: ``meaning``, ``words``, ``graph`` and so on.
         terms: Terms that add up to the score, by name, as in `Explanation`.
         path: Ids of the memories from which it was reached along links, starting with a direct match; empty for a
