@@ -116,7 +116,7 @@ class Explanation(ReprMixin):
         excluded_by: Why it is no hit: the name of the search argument that excluded it, ``"limit"`` if others answer
             better, ``"duplicates"`` if a hit says the same, ``"valid_until"`` if it has expired. None for a hit.
         score: Its score, or None if a filter excluded it.
-        relevance: Its absolute relevance, 0 to 1, or None if a filter excluded it.
+        relevance: Its relevance, 0 to 1, as in `Hit`, or None if a filter excluded it.
         terms: Terms that add up to the score, by name: ``meaning``, ``words`` and ``length`` (log-odds), ``floor``
             (makes their sum greater than 0), the other names of `Hit.signals`, and ``place`` (difference to the score
             of the place to which a successor or a period moved it).
