@@ -36,7 +36,7 @@ from mama_structs.settings import MemorySettings
 DATA = Path(__file__).parents[1] / "tests" / "data"
 SETS = {"month": DATA / "month" / "saves.jsonl", "pairs": DATA / "noticing" / "saves.jsonl"}
 EMBEDDERS = {"use": UniversalSentenceEmbedder, "hash": HashEmbedder}
-FIELDS = {"contradicts": "may_contradict", "replaces": "may_replace"}
+FIELDS = {"contradicts": "possible_conflicts", "replaces": "possible_replacements"}
 COPIES = ("merged", "copy")
 KINDS = (*COPIES, "near", "contradicts", "replaces", "disagrees")
 MERGING = ("decision", "insight", "context")

@@ -191,7 +191,7 @@ async def test_preload_compiles_cues_in_a_thread(session, monkeypatch):
         return exposure()
 
     monkeypatch.setattr(view, "ToolSelector", make)
-    session.exposed_tools._exposure = None
+    session.exposed_tools._selector = None
     await session.preload()
     session.tools_for("continue")
 
@@ -432,7 +432,7 @@ async def test_large_result_is_answered_when_its_handles_cannot_be_stored(sessio
     async def busy(_load, _work):
         raise StoreBusy("always", waited=0.0)
 
-    monkeypatch.setattr(session.refs, "change", busy)
+    monkeypatch.setattr(session.refs, "_change", busy)
     shown = await session.call("table", {})
 
     assert {"id": "1-0", "owner": "1-0", "note": "row 0"} == shown[0]

@@ -401,7 +401,7 @@ async def test_memory_shown_by_tool_keeps_its_trust_under_new_handle():
         for number in range(12):
             await session.memories.save_insight(f"page {number} says {UNTRUSTED_TEXT[:900]}", origin="outside")
         await session.call("search/recent", {"limit": 20})
-        found = {one.handle: pair(one) for one in session.refs.descriptors()}
+        found = {one.handle: pair(one) for one in session.refs.list_descriptors()}
 
         assert ("outside", "outside") == found.pop(handle)
         assert {("tool", "outside")} == set(found.values())

@@ -391,7 +391,7 @@ async def test_check_measures_recall_of_index(engine, own):
 
 async def test_namespace_keeps_its_vector_precision(own):
     """After a change of the setting, `check` reports the different precision, and an index of halves is used."""
-    with at(own, halfvec=True) as server:
+    with at(own, half_precision=True) as server:
         engine = await PostgresEngines(server).open("default", RECORD, SETTINGS)
 
         def plan(writer):

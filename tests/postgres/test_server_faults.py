@@ -29,7 +29,7 @@ ADDRESSES = 18
 @contextlib.contextmanager
 def opened(url, **options):
     server = PostgresPool.open(
-        url, options=ServerSettings(**{"connections": 2, "wait": 5, "statement_timeout": 5, **options})
+        url, options=ServerSettings(**{"max_connections": 2, "pool_timeout": 5, "statement_timeout": 5, **options})
     )
     try:
         yield server
@@ -69,7 +69,7 @@ for number in range(count):
     if not (child := os.fork()):
         code = 1
         try:
-            opened = pool.PostgresPool.open(url, options=settings.ServerSettings(connections=1))
+            opened = pool.PostgresPool.open(url, options=settings.ServerSettings(max_connections=1))
             opened.run(lambda one: (one.fetch("SELECT 1"), one.note_change()), write=True, namespace="n").result()
             opened.close()
             code = 0
@@ -220,7 +220,7 @@ def test_commit_without_answer_is_looked_up(database, proxy):
         runs.append(add(connection))
         proxy.at = proxy.seen + 1
 
-    with opened(proxy.url, connections=1) as server:
+    with opened(proxy.url, max_connections=1) as server:
         server.run(plan, write=True, namespace="n").result()
 
     assert 1 == len(runs) == rows_of(database)
@@ -247,7 +247,7 @@ def test_commit_lookup_times_out(database, proxy):
         add(connection)
         proxy.at, proxy.stays = proxy.seen + 1, True
 
-    with opened(proxy.url, wait=0.2, connect_timeout=0.2) as server:
+    with opened(proxy.url, pool_timeout=0.2, connect_timeout=0.2) as server:
         with pytest.raises(StoreUnreachable, match="may be stored, or not"):
             server.run(plan, write=True, namespace="n").result()
         proxy.at = None
@@ -282,7 +282,7 @@ def test_interrupted_read_is_retried_once(proxy):
 def test_unresponsive_server_raises_after_timeout(proxy, monkeypatch):
     """An answer that never arrives raises an error, and the next call uses a new connection."""
     monkeypatch.setattr(_server, "CLIENT_GRACE_SECONDS", 0.05)
-    with opened(proxy.url, statement_timeout=0.2, connect_timeout=0.3, wait=0.3) as server:
+    with opened(proxy.url, statement_timeout=0.2, connect_timeout=0.3, pool_timeout=0.3) as server:
         server.run(lambda one: one.fetch("SELECT 1"), write=False).result()
         proxy.at, proxy.holds = proxy.seen + 1, True
         for write in (False, True):
@@ -319,11 +319,11 @@ def test_writer_raises_busy_when_other_writer_holds_namespace(database):
         begun.set()
         return go.wait(30)
 
-    with opened(database, connections=3, wait=0.2) as server:
+    with opened(database, max_connections=3, pool_timeout=0.2) as server:
         holding = server.run(hold, write=True, namespace="n")
         assert begun.wait(30)
         with (
-            opened(f"{database}?application_name=another", wait=0.2) as other,
+            opened(f"{database}?application_name=another", pool_timeout=0.2) as other,
             pytest.raises(StoreBusy, match="another host held the lock") as caught,
         ):
             other.run(add, write=True, namespace="n").result()
@@ -341,7 +341,7 @@ def test_writer_raises_busy_when_other_writer_holds_namespace(database):
 def test_waiting_writers_occupy_no_connections(database):
     """All queued writes are stored, and reads do not wait for them."""
     begun, go = threading.Event(), threading.Event()
-    with opened(database, connections=2) as server:
+    with opened(database, max_connections=2) as server:
         holding = server.run(lambda _one: (begun.set(), go.wait(30)), write=True, namespace="n")
         assert begun.wait(30)
         saving = [server.run(add, write=True, namespace="n") for _ in range(20)]
@@ -355,7 +355,7 @@ def test_waiting_writers_occupy_no_connections(database):
 def test_shared_writers_run_concurrently(database):
     """Shared writers do not exclude each other, but an exclusive writer waits for them."""
     both = threading.Barrier(2, timeout=30)
-    with opened(database, connections=3, wait=0.2) as server:
+    with opened(database, max_connections=3, pool_timeout=0.2) as server:
         shared = [
             server.run(lambda _one: both.wait() >= 0, write=True, namespace="n", exclusive=False) for _ in range(2)
         ]
@@ -372,7 +372,7 @@ def test_shared_writers_run_concurrently(database):
 def test_run_raises_busy_when_all_connections_are_in_use(database):
     """The error names the number of connections."""
     begun, go = threading.Event(), threading.Event()
-    with opened(database, connections=1, wait=0.1) as server:
+    with opened(database, max_connections=1, pool_timeout=0.1) as server:
         holding = server.run(lambda _one: (begun.set(), go.wait(30)), write=False)
         assert begun.wait(30)
         with pytest.raises(StoreBusy, match="all 1 connections"):

@@ -407,7 +407,7 @@ async def test_conversations_command_lists_and_deletes(place, capsys, tmp_path):
 
     assert (1, True) == ((done := await asyncio.to_thread(run, capsys, "delete", "x", place))[0], "raid" in done[1])
     assert 0 == (await asyncio.to_thread(run, capsys, "delete", "raid\n2", place))[0]
-    assert (0, "there are none\n") == await asyncio.to_thread(run, capsys, "list", place)
+    assert (0, "no conversations\n") == await asyncio.to_thread(run, capsys, "list", place)
     assert 1 == (await asyncio.to_thread(run, capsys, "list", tmp_path / "nowhere"))[0]
 
 

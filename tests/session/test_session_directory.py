@@ -500,7 +500,7 @@ async def test_copying_the_directory_does_not_release_locks(place):
 
 FULL = """
 import asyncio, resource, signal, sys
-from mama_structs import Session
+from mama_structs import Session, admin
 from mama_structs.errors import StoreBusy, StoreFull
 
 async def main():
@@ -525,7 +525,7 @@ async def main():
     await session.close()
     await session.close()
     async with Session.open(sys.argv[1], conversation=sys.argv[2]) as again:
-        print([len(again.refs.get(handle).text) for handle in again.refs], (await again.check()).ok)
+        print([len(again.refs.get(handle).text) for handle in again.refs], (await admin.check(again)).ok)
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 asyncio.run(main())

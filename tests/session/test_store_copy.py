@@ -291,7 +291,7 @@ async def test_copy_names_damaged_rows_and_copies_the_rest(source, tmp_path, cap
     assert 1 == counts[ADA]["memories"]
     # A second copy reports only the damaged rows.
     assert 1 == await asyncio.to_thread(main, ["copy", str(source), str(tmp_path / "b")])
-    assert "but for what is damaged" in capsys.readouterr().out
+    assert "except for damaged items" in capsys.readouterr().out
 
 
 async def test_copy_rejects_target_with_other_data(source, tmp_path):

@@ -163,7 +163,7 @@ async def test_nested_query_to_same_node_does_not_deadlock(node):
             client = await super()._ready_client()
             if not tasks:
                 tasks.append(asyncio.create_task(later(client)))
-                await asyncio.gather(resolver.fetch("2-1"), other.query("2-4"), client.query("2-5"))
+                await asyncio.gather(resolver.fetch("2-1"), other.fetch("2-4"), client.query("2-5"))
             return client
 
     async def later(client):

@@ -70,7 +70,7 @@ WRONG = {
     "(7)": "takes its options by name, such as players=40, got 7",
     "(entities={}, players=12)": "entities and players exclude each other",
     "(world=None, seed=1)": "world and seed exclude each other",
-    "(colour='red')": "unexpected keyword argument 'colour'",
+    "(colour='red')": "FakeNode() has no 'colour'. It takes",
     "(players=3)": "players must be 12 or more, got 3",
     "(latency=-1)": "latency must be 0 or more seconds",
 }

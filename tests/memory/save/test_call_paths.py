@@ -8,11 +8,12 @@ from pathlib import Path
 import mama_structs
 from mama_structs import HashEmbedder, Session
 
-# Some counted modules serve single features: conflict detection (two), telemetry, records, provenance, offloading.
-MAX_MODULES_IN_LOOP, MAX_MODULES = 19, 41
+# Some counted modules serve single features: conflict detection (two), telemetry, records, provenance, offloading,
+# hints for wrong calls.
+MAX_MODULES_IN_LOOP, MAX_MODULES = 20, 42
 MAX_PACKAGES = 7
 # Packages that are not counted: values and helpers of all packages, and the session's callback that finds mentions.
-NOT_COUNTED = {".", "_internal", "memory/types", "session"}
+NOT_COUNTED = {".", "_internal", "_internal/hints", "memory/types", "session"}
 PACKAGE = Path(mama_structs.__file__).parent
 
 

@@ -104,7 +104,7 @@ def test_temporal_neighbours_lend_within_conversations(reader, is_talk):
             reader.put(plain_memory(f"{sitting}-{turn}", f"text {sitting} {turn}", at=at), vectors=vector[np.newaxis])
     found = search(reader, asked("text 3", np.eye(16, dtype=np.float32)[0]))
 
-    assert is_talk == any("beside" in one.signals for one in found)
+    assert is_talk == any("beside" in one.parts for one in found)
 
 
 def chain(reader: PlainReader) -> None:
@@ -211,7 +211,7 @@ def test_checkpoint_gains_from_implemented_decision(reader):
 
     assert ["decision", "done"] == reader.ids([hit.node for hit in hits[:2]])
     assert (decision,) == hits[1].path
-    assert hits[1].signals["graph"] > 0
+    assert hits[1].parts["graph"] > 0
 
 
 def test_decision_ranks_before_memory_of_its_outcome(reader):
@@ -285,7 +285,7 @@ def test_as_of_ignores_later_links(reader):
 
     assert ["old", "new"] == reader.ids([hit.node for hit in then])
     assert then[0].superseded_by is None
-    assert {} == {name: part for name, part in then[1].signals.items() if name == "graph"}
+    assert {} == {name: part for name, part in then[1].parts.items() if name == "graph"}
     assert ["new", "old"] == reader.ids([hit.node for hit in now])
 
 

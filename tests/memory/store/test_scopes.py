@@ -37,7 +37,7 @@ RECORDS = st.lists(
 def record(number, text, topic, kind):
     at = {"created_at": START + timedelta(minutes=number // 2)}
     if kind == "decision":
-        return {"type": kind, "topic": topic or "none", "decision": text, "reasoning": "", **at}
+        return {"type": kind, "topic": topic or "none", "content": text, "reasoning": "", **at}
     return {"type": kind, "content": text, **({"topic": topic} if kind == "context" else {}), **at}
 
 
@@ -71,11 +71,11 @@ async def test_filters_and_limits_are_exact_over_two_namespaces(records, limit, 
     newest = sorted((memory.created_at for memory in passing), reverse=True)[:limit]
     assert newest == [memory.created_at for memory in await both.list(type=kinds, limit=limit)]
     named = [memory for memory in passing if "2-1" in memory.mentions]
-    assert min(limit, len(named)) == len(await both.list(limit=limit, where=Filter(mentions="2-1")))
+    assert min(limit, len(named)) == len(await both.list(limit=limit, type=kinds, where=Filter(mentions="2-1")))
     assert {memory.id for memory in saved if memory.topic == "auth"} == {
         one.id for one in await both.history(topic="auth")
     }
-    near = await both.similar("the login", threshold=0.0, limit=limit)
+    near = await both.similar(content="the login", threshold=0.0, limit=limit)
     assert min(limit, len(saved)) == len(near)
     assert [one.similarity for one in near] == sorted((one.similarity for one in near), reverse=True)
     await both._close()
@@ -119,7 +119,7 @@ async def home(tmp_path):
 
 
 def ada(home, **options):
-    return Session.open(home, **{"namespace": ADA, "reads": [TEAM], "embedder": SMALL, **options})
+    return Session.open(home, **{"namespace": ADA, "read_namespaces": [TEAM], "embedder": SMALL, **options})
 
 
 async def test_hits_have_namespace_and_resume_uses_own_checkpoint(home):
@@ -128,7 +128,7 @@ async def test_hits_have_namespace_and_resume_uses_own_checkpoint(home):
         memories = session.memories
         own = await memories.save_decision("Ada logs in with a passkey", topic="auth", reasoning="quick")
 
-        assert (TEAM,) == memories.reads
+        assert (TEAM,) == memories.read_namespaces
         assert {ADA, TEAM} == {hit.memory.namespace for hit in await memories.search("logins")}
         assert [own.id] == [one.id for one in await memories.history(topic="auth") if one.namespace == ADA]
         assert 2 == len(await memories.history(topic="auth"))
@@ -162,7 +162,7 @@ async def test_recall_names_namespaces_of_conflicting_memories(home):
 async def test_memory_saved_in_read_namespace_is_visible_immediately(home):
     """That includes a namespace that did not exist when the session was opened."""
     async with (
-        ada(home, reads=[TEAM, "team:new"]) as session,
+        ada(home, read_namespaces=[TEAM, "team:new"]) as session,
         Session.open(home, namespace="team:new", embedder=SMALL) as other,
     ):
         await other.memories.save_insight("Passkeys need a fallback")
@@ -291,7 +291,7 @@ def test_invalid_reads_are_rejected(tmp_path, reads):
 async def test_star_in_reads_is_an_ordinary_name(home):
     """There is no wildcard for all namespaces."""
     for name in ("*", "%", "team:*", "all", "../team:core", "TEAM:CORE"):
-        async with ada(home, reads=[name]) as session:
+        async with ada(home, read_namespaces=[name]) as session:
             assert [] == await session.memories.list()
             with pytest.raises(MemoryNotFound):
                 await session.memories.get("decision_auth_1795435951016_c912024e")

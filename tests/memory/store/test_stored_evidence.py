@@ -574,8 +574,8 @@ async def test_memory_view_resolves_own_handles(tmp_path):
         assert 32 == one.embedder.dimensions
         assert second == (await one.search("what", limit=1))[0].memory
         assert await one.traverse(second.id) == await other.traverse(second.id)
-        assert one.figures() == other.figures()
-        await other.close()
+        assert one._figures() == other._figures()
+        await other._close()
 
         for store in (one, other):
             with pytest.raises(SessionClosed):

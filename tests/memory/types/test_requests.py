@@ -31,8 +31,8 @@ def test_method_has_arguments_of_its_request(method, form):
 
 
 def test_supersede_has_arguments_of_decision():
-    """All except *supersedes*, which is *id*, and *on_duplicate*, which does not apply."""
-    taken = set(inspect.signature(MemoryStore.supersede).parameters) - {"self", "id"}
+    """All except *supersedes*, which is *memory*, and *on_duplicate*, which does not apply."""
+    taken = set(inspect.signature(MemoryStore.supersede).parameters) - {"self", "memory"}
 
     assert taken == {field.name for field in attrs.fields(DecisionRequest) if field.init} - {
         "supersedes",

@@ -403,8 +403,8 @@ def test_parser_finds_planted_refs(cut):
         elif isinstance(event, PlainText | RefText):
             shown += event.text
 
-    assert document.visible_text == shown
-    assert [(ref.id, ref.attributes, ref.content, ref.is_complete) for ref in document.refs] == [
+    assert document.visible == shown
+    assert [(ref.id, ref.attributes, ref.content, ref.complete) for ref in document.refs] == [
         (ref_id, attributes, trim_line_breaks(shown[start:end]), complete)
         for ref_id, attributes, start, end, complete in refs
     ]
