@@ -512,5 +512,5 @@ def make_pydantic_schema(cls: type, to_data: Callable[..., object]) -> Any:
     """Return a pydantic schema that accepts instances of *cls* and serializes them with *to_data*."""
     from pydantic_core import core_schema  # noqa: PLC0415 - only pydantic calls this function
 
-    serialization = core_schema.plain_serializer_function_ser_schema(lambda value: to_data(value))
+    serialization = core_schema.plain_serializer_function_ser_schema(to_data)
     return core_schema.is_instance_schema(cls, serialization=serialization)
