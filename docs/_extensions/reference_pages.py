@@ -130,6 +130,11 @@ def _find_homes() -> dict[int, str]:
     return homes
 
 
+def _has_documented_bases(cls: type) -> bool:
+    """Return False if a base class is internal to this package, so that no page describes it."""
+    return all(not base.__module__.startswith(_PACKAGE) or id(base) in _find_homes() for base in cls.__bases__)
+
+
 def _describe_type(value: object) -> str:
     """Return the name of a constant's type, or the text of a type alias."""
     if type(value).__module__ in ("typing", "types", "collections.abc"):
@@ -150,7 +155,9 @@ def render_module(module_name: str) -> str:
             elsewhere.append(home)
         elif inspect.isclass(value):
             kind = "exception" if issubclass(value, BaseException) else "class"
-            lines += [f".. auto{kind}:: {full_name}", "   :show-inheritance:", "   :undoc-members:"]
+            lines += [f".. auto{kind}:: {full_name}", "   :undoc-members:"]
+            if _has_documented_bases(value):
+                lines.append("   :show-inheritance:")
             if members := list_members(value):
                 lines.append(f"   :members: {', '.join(members)}")
             lines.append("")
