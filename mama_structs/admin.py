@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from mama_structs._internal.event_loop import LoopGuard, run_in_own_thread, run_to_completion
 from mama_structs._internal.hints import peer_names
@@ -63,9 +65,27 @@ Store: TypeAlias = str | os.PathLike[str] | Session
 """A location or an open session."""
 Progress: TypeAlias = Callable[[int, int], object]
 """Called with the amount of finished work and the total."""
+P = ParamSpec("P")
+T = TypeVar("T")
 
 DEFAULT_NAMESPACE: Final = "default"
 _LOCATION_TYPES: Final = (str, os.PathLike)
+
+
+def _rejects_sync_sessions(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Decorate an async function so that a call with an object of `mama_structs.sync` raises immediately."""
+
+    # Without this check the call would return a coroutine, which code without ``await`` never runs.
+    @functools.wraps(function)
+    def call(*arguments: P.args, **keywords: P.kwargs) -> Coroutine[Any, Any, T]:
+        for one in (*arguments, *keywords.values()):
+            if isinstance(one, SyncProxy):
+                raise _not_a_store_error(one)
+        return function(*arguments, **keywords)
+
+    if sys.version_info >= (3, 12):
+        inspect.markcoroutinefunction(call)
+    return call
 
 
 @contextlib.asynccontextmanager
@@ -134,10 +154,12 @@ def _check_own_namespace(store: Session | MemoryStore, namespace: str | None) ->
 
 
 def _not_a_store_error(store: object) -> InvalidArgument:
-    hint = "pass a directory, the URL of a server, or an open session"
+    name = type(store).__name__
     if isinstance(store, SyncProxy):
         hint = "for this session: from mama_structs.sync import admin"
-    return InvalidArgument(f"store must be a location or an open Session, got {type(store).__name__}", hint=hint)
+        return InvalidArgument(f"store must be a location or an async session, got mama_structs.sync.{name}", hint=hint)
+    hint = "pass a directory, the URL of a server, or an open session"
+    return InvalidArgument(f"store must be a location or an open Session, got {name}", hint=hint)
 
 
 def _select_namespace(known: Sequence[str]) -> str:
@@ -163,6 +185,7 @@ async def _namespace_of(store: Store, namespace: str | None, home: Backend) -> s
     return store.namespace if isinstance(store, Session) else _select_namespace(await home.namespaces())
 
 
+@_rejects_sync_sessions
 async def check(
     store: Store | MemoryStore, *, namespace: str | None = None, progress: Progress | None = None
 ) -> CheckReport:
@@ -187,6 +210,7 @@ async def check(
         return CheckReport((*files, *await maintenance.check(memories._shared, progress)))
 
 
+@_rejects_sync_sessions
 async def maintain(store: Store | MemoryStore, *, namespace: str | None = None) -> MaintenanceReport:
     """
     Prune weak and old automatic links, at most once a week. Calls in between cost little.
@@ -214,6 +238,7 @@ async def maintain(store: Store | MemoryStore, *, namespace: str | None = None) 
         return await maintenance.maintain(memories._shared)
 
 
+@_rejects_sync_sessions
 async def prune(store: Store | MemoryStore, *, namespace: str | None = None, now: TimeInput | None = None) -> int:
     """
     Remove weak automatic links and old temporal ones, and return their number. Explicit links stay.
@@ -228,6 +253,7 @@ async def prune(store: Store | MemoryStore, *, namespace: str | None = None, now
         return await maintenance.prune(memories._shared, memories._shared.resolve_time("now", now))
 
 
+@_rejects_sync_sessions
 async def rebuild(
     store: Store | MemoryStore, *, namespace: str | None = None, progress: Progress | None = None
 ) -> list[str]:
@@ -250,6 +276,7 @@ async def rebuild(
         return await maintenance.rebuild(memories._shared, progress)
 
 
+@_rejects_sync_sessions
 async def reembed(
     store: Store | MemoryStore,
     embedder: Embedder,
@@ -288,6 +315,7 @@ async def reembed(
         return await maintenance.reembed(memories._shared, embedder, progress)
 
 
+@_rejects_sync_sessions
 async def export_jsonl(
     store: Store | MemoryStore,
     path: str | os.PathLike[str],
@@ -312,6 +340,7 @@ async def export_jsonl(
         return await maintenance.export_jsonl(memories._shared, path, progress)
 
 
+@_rejects_sync_sessions
 async def import_jsonl(
     store: Store | MemoryStore,
     path: str | os.PathLike[str],
@@ -341,6 +370,7 @@ async def import_jsonl(
         return await maintenance.import_jsonl(memories._shared, path, progress)
 
 
+@_rejects_sync_sessions
 async def backup(store: Store, path: str | os.PathLike[str], *, progress: Progress | None = None) -> Path:
     """
     Copy a store's whole directory as a consistent snapshot. Other processes may keep writing.
@@ -363,6 +393,7 @@ async def backup(store: Store, path: str | os.PathLike[str], *, progress: Progre
         return await upkeep.back_up(home, path, progress)
 
 
+@_rejects_sync_sessions
 async def copy(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
@@ -393,6 +424,7 @@ async def copy(
     return await copy_store(source, target, namespace=namespace, progress=progress)
 
 
+@_rejects_sync_sessions
 async def list_namespaces(store: Store) -> tuple[str, ...]:
     """
     Return the sorted namespaces of a store that have memories or conversations.
@@ -409,6 +441,7 @@ async def list_namespaces(store: Store) -> tuple[str, ...]:
         return await home.namespaces()
 
 
+@_rejects_sync_sessions
 async def delete_namespace(store: Store, name: str, *, progress: Progress | None = None) -> NamespaceErasure:
     """
     Erase all memories, records, conversations and texts of one namespace.
@@ -440,6 +473,7 @@ async def delete_namespace(store: Store, name: str, *, progress: Progress | None
         return await home.delete_namespace(name, progress)
 
 
+@_rejects_sync_sessions
 async def list_conversations(store: Store, *, namespace: str | None = None) -> tuple[ConversationInfo, ...]:
     """
     Return the conversations of a namespace, most recently used first.
@@ -457,6 +491,7 @@ async def list_conversations(store: Store, *, namespace: str | None = None) -> t
         return await home.conversations(await _namespace_of(store, namespace, home))
 
 
+@_rejects_sync_sessions
 async def delete_conversation(store: Store, name: str, *, namespace: str | None = None) -> None:
     """
     Delete a conversation that is not open anywhere. The deletion is atomic.

@@ -400,7 +400,7 @@ class PathDenied(ExportError, PermissionError):
     root: str | None = None
 
     def _format_details(self) -> str:
-        return "" if self.root is None else f"; the root is {self.root}"
+        return "" if self.root is None else f"; the root is {self.root}, and Session.open(files_root=) sets another"
 
 
 class ExportDenied(ExportError, PermissionError):
@@ -431,7 +431,9 @@ class MemoryNotFound(MemoryStoreError, LookupError):
     def __init__(self, memory_id: object, *, nearest: tuple[str, ...] = (), hint: str | None = None) -> None:
         if hint is None and nearest:
             hint = f"did you mean {' or '.join(nearest)}?"
-        message = f"there is no memory with the id {repr_short(memory_id, max_chars=200)}"
+        shown = repr_short(memory_id, max_chars=200)
+        is_name = not isinstance(memory_id, str) or shown == repr(memory_id)
+        message = f"there is no memory with the id {shown}" if is_name else f"{shown} is no memory id"
         super().__init__(message, hint=hint, memory_id=memory_id, nearest=nearest)
 
 

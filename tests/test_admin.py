@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import json
 import os
 import signal
@@ -532,6 +533,21 @@ async def test_store_of_wrong_type_is_rejected(wrong, tmp_path):
     ):
         with pytest.raises(InvalidArgument, match="store must be a location or an open Session, got"):
             await call
+
+
+@pytest.mark.parametrize("name", admin.__all__)
+def test_sync_session_is_rejected_before_a_coroutine_is_created(name):
+    """A coroutine that is not awaited would do nothing and raise nothing."""
+    function = getattr(admin, name)
+    with sync.Session.open(embedder=SMALL) as session:
+        for arguments in ((session, "x"), (session.memories, "x")):
+            with pytest.raises(InvalidArgument, match=r"from mama_structs\.sync import admin"):
+                function(*arguments)
+        first = next(iter(inspect.signature(function).parameters))
+        with pytest.raises(InvalidArgument, match=r"from mama_structs\.sync import admin"):
+            function(**{first: session})
+
+    assert inspect.iscoroutinefunction(inspect.unwrap(function))
 
 
 async def test_memories_are_no_store_for_functions_of_the_whole_store(place):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import copy
 import inspect
@@ -16,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mama_structs
-from mama_structs import Filter, HashEmbedder, Memory, MemoryStore, RefStore, Session, ToolSet, admin, sync
+from mama_structs import Filter, HashEmbedder, Memory, MemoryStore, RefStore, Session, Source, ToolSet, admin, sync
 from mama_structs._internal.hints import peer_names
 from mama_structs._internal.hints.call_hints import CallHints, is_hint, with_call_hints
+from mama_structs.adapters import mem0
 from mama_structs.memory.records.record_store import RecordStore
 from mama_structs.memory.store.memory_reader import MemoryReader
 from mama_structs.refs.store.ref_reader import RefReader
@@ -52,7 +54,15 @@ def sync_session():
     ("guess", "message"),
     [
         ("add", "MemoryStore has no 'add'. Use save(content)."),
-        ("put", "MemoryStore has no 'put'. Use save(content)."),
+        ("put", "Use save(content), or session.records.put(labels, key, value) for a value under a key."),
+        ("recall", "Use session.recall(message) for a text for a model, or search(query) for hits."),
+        ("remember", "Use session.remember(messages, extract=) for a conversation, or save(content) for a text."),
+        (
+            "replace",
+            "Use supersede(memory, content, reasoning=) for a new decision, or update(memory, content) for a text.",
+        ),
+        ("begin", "MemoryStore has no 'begin'. Use save_many(items) for several memories."),
+        ("for_user", "MemoryStore has no 'for_user'. Use Session.open(location, namespace=)."),
         ("get_all", "MemoryStore has no 'get_all'. Use list(), or iter_all()."),
         ("recent", "MemoryStore has no 'recent'. Use list(limit=)."),
         ("query", "MemoryStore has no 'query'. Use search(query)."),
@@ -81,6 +91,9 @@ async def test_missing_attribute_of_memory_store_names_right_call(session, guess
         ("remember_this", "Did you mean 'remember'?"),
         ("add", "Session has no 'add'. Use session.memories.save(content)."),
         ("search", "Session has no 'search'. Use session.memories.search(query)."),
+        ("put", "or session.records.put(labels, key, value) for a value under a key."),
+        ("history", "Use session.memories.history(memory), or session.memories.history(topic=)."),
+        ("tools.register", "ToolSet has no 'register'. Use add(function)."),
         ("memory", "Session has no 'memory'. Use session.memories."),
         ("list_namespaces", "Use mama_structs.sync.admin.list_namespaces(session)."),
         ("backup", "Session has no 'backup'. Use mama_structs.sync.admin.backup(session, path)."),
@@ -215,6 +228,15 @@ async def test_hasattr_and_private_names_behave_as_usual(session):
         session.memories.__deepcopy__  # noqa: B018
 
 
+def test_attribute_of_metaclass_is_a_missing_attribute():
+    @with_call_hints(CallHints(attributes={"register": "add()"}))
+    class Service(abc.ABC):  # noqa: B024 - only its metaclass matters
+        pass
+
+    with pytest.raises(AttributeError, match=r"Service has no 'register'\. Use add\(\)\."):
+        Service().register  # noqa: B018
+
+
 def test_attribute_error_in_property_is_raised_again():
     @with_call_hints(CallHints(attributes={"guess": "right()"}))
     class Service:
@@ -247,6 +269,8 @@ def test_import_of_guessed_name_names_right_call(name):
         (lambda m: m.search("tea", filters={}), "search() has no 'filters'. Use where=Filter(...)."),
         (lambda m: m.list(before="2026-01-01"), "list() has no 'before'. Use where=Filter(until=...)."),
         (lambda m: m.count(after="2026-01-01"), "count() has no 'after'. Use since."),
+        (lambda m: m.list(after="2026-01-01"), "list() has no 'after'. Use cursor or since."),
+        (lambda m: m.list(page=2), "list() has no 'page'. Use cursor."),
         (lambda m: m.iter_all(tags="food"), "iter_all() has no 'tags'. Use where=Filter(tags=...)."),
         (lambda m: m.search("tea", agent_id="ada"), "search() has no 'agent_id'. Use Session.open(namespace=)."),
         (lambda m: m.save("tea", metadata={"a": 1}), "save() has no 'metadata'. Use extra=, tags= or source=."),
@@ -291,6 +315,28 @@ async def test_wrong_arguments_of_memory_store_name_right_ones(session, call, me
         (lambda _: Session("a.mama"), "Session() is not called directly. Use Session.open(location)."),
         (lambda _: sync.Session.open(user_id="ada"), "Session.open() has no 'user_id'. Use namespace."),
         (lambda _: sync.Session.open(user="ada"), "Session.open() has no 'user'. Use namespace."),
+        (
+            lambda _: sync.Session.open(persist_directory="a"),
+            "Session.open() has no 'persist_directory'. Use location.",
+        ),
+        (lambda s: s.records.list(after="a"), "list() has no 'after'. Use cursor."),
+        (
+            lambda s: s.call("read_fd", fd="fd:1"),
+            "call() has no 'fd'. It takes tool_name, arguments, host, max_chars. "
+            + peer_names.SESSION.unknown_keywords["call"],
+        ),
+        (
+            lambda _: MemoryStore("a.mama"),
+            "MemoryStore() is not called directly. Use Session.open(location).memories.",
+        ),
+        (
+            lambda _: mem0.Memory(),
+            "Memory() needs session. Open one: Memory(mama_structs.sync.Session.open(location)).",
+        ),
+        (
+            lambda _: Source.from_function("customer", _load_customer, fields="id", pattern="c-.*"),
+            "Source.from_function() has no 'pattern'. Use Source(IdScheme(name=, pattern=, types=), fetch=, fetch_many=).",
+        ),
         (lambda _: Filter(tag="food"), "Filter() has no 'tag'. Use tags."),
         (lambda _: Filter(after="2026-01-01"), "Filter() has no 'after'. Use since."),
         (lambda _: Filter(user_id="ada"), "Filter() has no 'user_id'. Use namespace."),
@@ -356,7 +402,7 @@ async def test_path_outside_root_names_root_to_people_only(session, tmp_path):
     with pytest.raises(PermissionError) as error:
         await session.refs.to_file(ref, f"{tmp_path}/a.txt")
 
-    assert error.value.root in str(error.value)
+    assert f"the root is {error.value.root}, and Session.open(files_root=) sets another" in str(error.value)
     assert error.value.root not in f"{error.value.args}{error.value.hint}"
 
 
@@ -368,6 +414,71 @@ async def test_unreachable_node_names_host_and_port_to_people_only(unused_tcp_po
     assert f"127.0.0.1:{unused_tcp_port}" in str(error.value)
     assert ("127.0.0.1", unused_tcp_port) == (error.value.host, error.value.port)
     assert "127.0.0.1" not in f"{error.value.args}{error.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("call", "message", "hint"),
+    [
+        (lambda m: m.history("auth"), "there is no memory with the id 'auth'", "for a topic: history(topic=...)"),
+        (lambda m: m.history("the login"), "a text of 9 characters is no memory id", "history(topic=...)"),
+        (lambda m: m.similar("Use JWT"), "a text of 7 characters is no memory id", "for a text: similar(content=...)"),
+        (lambda m: m.get("Use JWT"), "a text of 7 characters is no memory id", "search(query) finds memories"),
+        (lambda m: m.erase("Use JWT"), "a text of 7 characters is no memory id", "search(query) finds memories"),
+        (lambda m: m.supersede("Use JWT", "Use Redis", reasoning="it is fast"), "7 characters", "search(query)"),
+    ],
+)
+def test_text_as_memory_names_methods_that_take_texts(sync_session, call, message, hint):
+    with pytest.raises(LookupError) as error:
+        call(sync_session.memories)
+
+    assert message in error.value.args[0]
+    assert hint in error.value.hint
+
+
+def test_text_as_memory_in_a_model_call_names_tools_only(sync_session):
+    with pytest.raises(LookupError) as error:
+        sync_session.call("evolve/outcome", {"decision_id": "Use JWT", "outcome": "SUCCESS"})
+
+    assert "search/by_context" in error.value.hint
+    assert "search(" not in str(error.value)
+
+
+def test_unknown_id_has_no_hint_if_it_looks_like_an_id(sync_session):
+    with pytest.raises(LookupError) as error:
+        sync_session.memories.history("decision_auth_1790000000000_0a1b2c3d")
+
+    assert error.value.hint is None
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda _: sync.Session.open(":memory:"), r"got ':memory:' \(omit location for a session in memory\)"),
+        (lambda _: sync.admin.check(":memory:"), "omit location for a session in memory"),
+        (lambda _: sync.Session.open("sqlite:///a.db"), "or the path of a directory"),
+        (
+            lambda _: sync.Session.open(structs="localhost:1317"),
+            r"structs: base_url must begin with http:// or https:// \(write http://localhost:1317\)",
+        ),
+        (
+            lambda _: sync.Session.open(structs="user:secret@host"),
+            r"structs: base_url must .*\(such as http://localhost:1317\)",
+        ),
+        (lambda s: s.memories.list(since="yesterday"), r"since=timedelta\(days=1\)"),
+        (lambda s: s.memories.save("tea", type="decision"), r"use save_decision\(content"),
+        (lambda s: s.memories.save(["tea"]), r"save_many\(items\) saves several texts"),
+        (lambda s: s.memories.save_many([{"text": "tea"}]), r"items\[0\]: .*'text' \(use content\)"),
+        (lambda s: s.remember("I am Ada", extract=lambda _: []), "extract must accept two arguments"),
+        (lambda s: mem0.Memory(s).search("tea", filters={"user_id": "a"}, limit=2), "'limit' \\(use top_k\\)"),
+        (lambda _: Source(_load_customer), r"scheme must be an IdScheme.*Source\.from_function\("),
+    ],
+)
+def test_invalid_argument_names_right_one(sync_session, monkeypatch, tmp_path, call, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        call(sync_session)
+
+    assert [] == [*tmp_path.iterdir()]
 
 
 async def test_type_error_inside_a_method_is_not_rewritten(session):

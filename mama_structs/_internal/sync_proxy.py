@@ -202,9 +202,14 @@ class SyncProxy:
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         self._thread = _threads.get()
-        self._inner = self._thread.run(
-            functools.partial(self._kind, *map(unwrap, arguments), **_unwrap_values(keywords))
-        )
+        work = functools.partial(self._kind, *map(unwrap, arguments), **_unwrap_values(keywords))
+        try:
+            self._inner = self._thread.run(work)
+        except TypeError as error:
+            message = self._with_own_name(str(error))
+            if message == str(error):
+                raise
+            raise TypeError(message) from None
         self._thread.close_at_exit(self._inner)
 
     def __getattr__(self, name: str) -> Any:
@@ -213,7 +218,7 @@ class SyncProxy:
         try:
             return self._wrap(getattr(self._inner, name))
         except AttributeError as error:
-            translated = with_sync_calls(error)
+            translated = with_sync_calls(error, self._with_own_name)
             if translated is error:
                 raise
             raise translated from None
@@ -229,6 +234,11 @@ class SyncProxy:
 
     def __repr__(self) -> str:
         return f"<sync {self._inner!r}>"
+
+    @classmethod
+    def _with_own_name(cls, message: str) -> str:
+        """Return an error message about the async class with the name of this class, which the caller used."""
+        return message.replace(getattr(cls._kind, "__name__", ""), cls.__name__) if hasattr(cls, "_kind") else message
 
     def _wrap(self, value: Any) -> Any:
         return _wrap_result(value, self._thread)

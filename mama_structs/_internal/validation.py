@@ -42,6 +42,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 _HOST_PATTERN = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+", re.ASCII)
 _NUMERIC_HOST_PATTERN = re.compile(r"[0-9.]+", re.ASCII)
 _PORT_PATTERN = re.compile(r"(?::[0-9]{1,5})?", re.ASCII)
+_HOST_AND_PORT_PATTERN = re.compile(r"[A-Za-z0-9.-]{1,253}:[0-9]{1,5}/?", re.ASCII)
 _PATH_PREFIX_PATTERN = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._~-]+)*", re.ASCII)
 _MAX_HOST_CHARS, _MAX_LABEL_CHARS = 253, 63
 
@@ -213,7 +214,8 @@ def _to_datetime(name: str, value: object) -> datetime | timedelta:
         try:
             return datetime.fromisoformat(value)
         except ValueError:
-            raise InvalidArgument(f"{name} must be an ISO 8601 time, got {repr_short(value)}") from None
+            hint = f"{name}='2026-03-01', a datetime, or a timedelta: {name}=timedelta(days=1)"
+            raise InvalidArgument(f"{name} must be an ISO 8601 time, got {repr_short(value)}", hint=hint) from None
     if isinstance(value, datetime | timedelta):
         return value
     if isinstance(value, date):
@@ -326,7 +328,9 @@ Unset: TypeAlias = Literal[_Unset.UNSET]
 
 def parse_base_url(text: str) -> str:
     """Return a base URL without its trailing slash. Raise `InvalidArgument` if it is not valid."""
-    hint = "such as http://localhost:1317"
+    # A host with a port contains no password, so the hint may repeat it.
+    is_host_and_port = isinstance(text, str) and _HOST_AND_PORT_PATTERN.fullmatch(text)
+    hint = f"write http://{text}" if is_host_and_port else "such as http://localhost:1317"
     try:
         parts = urlsplit(text) if isinstance(text, str) else None
         port = parts.port if parts else None

@@ -10,6 +10,8 @@ from typing import Any, Final, Protocol, Self, runtime_checkable
 import attrs
 
 from mama_structs._internal import validation as _check
+from mama_structs._internal.hints import peer_names
+from mama_structs._internal.hints.call_hints import with_call_hints
 from mama_structs._internal.introspection import make_async
 from mama_structs.errors import EntityNotFound, InvalidArgument, repr_short
 
@@ -308,6 +310,12 @@ def _wrap_fetch_many_with_bare_ids(scheme: IdScheme, function: FetchMany | None)
     return fetch_many
 
 
+def _check_scheme(_: Any, __: Any, value: Any) -> None:
+    if not isinstance(value, IdScheme):
+        raise _check.invalid_argument("scheme", "must be an IdScheme", value, hint=_SOURCE_HINT)
+
+
+@with_call_hints(peer_names.SOURCE)
 @attrs.frozen(kw_only=True, eq=False)
 class Source:
     """
@@ -333,7 +341,7 @@ class Source:
 
     """
 
-    scheme: IdScheme = attrs.field(kw_only=False, validator=attrs.validators.instance_of(IdScheme))
+    scheme: IdScheme = attrs.field(kw_only=False, validator=_check_scheme)
     fetch: Fetch | None = attrs.field(default=None, converter=_to_async_fetch)
     fetch_many: FetchMany | None = attrs.field(default=None, converter=_to_async_fetch_many)
     max_batch: int | None = attrs.field(

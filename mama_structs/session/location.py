@@ -14,6 +14,8 @@ from mama_structs.storage.postgres.pool import check_url, has_session
 
 # Maximum bytes of a file name in common file systems.
 MAX_FILE_NAME_BYTES: Final = 255
+IN_MEMORY_NAME: Final = ":memory:"
+"""The name of a database in memory in SQLite and other libraries. Here it would create a directory."""
 
 Location = str | os.PathLike[str]
 
@@ -39,6 +41,9 @@ def check_directory(location: Location) -> Path:
     text = os.fspath(location) if isinstance(location, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidArgument(f"location must be a directory or None, got {repr_short(location)}")
+    if text == IN_MEMORY_NAME:
+        hint = "omit location for a session in memory"
+        raise InvalidArgument(f"location must be a directory or None, got {text!r}", hint=hint)
     if is_url(text):
         raise InvalidArgument("this must be a directory, and is the address of a server")
     try:

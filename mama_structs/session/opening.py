@@ -212,7 +212,16 @@ def _make_structs_source(structs: object) -> EntitySource:
     # Imported lazily: the chain's models load slowly, and most sessions do not need them.
     from mama_structs.structs.source import StructsSource  # noqa: PLC0415
 
-    return structs if isinstance(structs, StructsSource) else StructsSource(structs)
+    if isinstance(structs, StructsSource):
+        return structs
+    try:
+        return StructsSource(structs)
+    except InvalidArgument as error:
+        message = str(error.args[0])
+        if not message.startswith("base_url"):
+            raise
+        # The message names only the argument of `StructsClient`, which the caller did not pass.
+        raise InvalidArgument(f"structs: {message}", hint=error.hint) from None
 
 
 def _get_source_tools(

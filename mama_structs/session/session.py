@@ -296,6 +296,7 @@ class Session:
             UnknownTool: There is no such tool.
             InvalidArgument: An argument is missing, unknown or of the wrong type; the tool did not run.
             HandleNotFound: A handle in an argument does not exist; the tool did not run.
+            Exception: A tool of the host raised it; it is passed on unchanged.
 
         """
         self._check()

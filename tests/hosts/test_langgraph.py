@@ -106,6 +106,15 @@ async def test_batch_matches_in_memory_store(batches):
                 assert not is_list or set(got) <= set(want)
 
 
+async def test_calls_of_other_langgraph_stores_name_right_ones(session):
+    with pytest.raises(
+        TypeError, match=r"LangGraphStore\(\) has no 'index'\. Use fields=, and Session\.open\(embedder=\)\."
+    ):
+        LangGraphStore(session, index={"dims": 3})
+    with pytest.raises(AttributeError, match=r"LangGraphStore has no 'setup'\. Use the store without it"):
+        LangGraphStore(session).setup()
+
+
 async def test_empty_namespace_is_not_listed(session):
     """A namespace exists as long as it has an item."""
     store = LangGraphStore(session)

@@ -163,7 +163,7 @@ def test_source_requires_a_fetch_function():
     for options in ({}, {"fetch": dict}, {"fetch_many": 5}):
         with pytest.raises(InvalidArgument):
             Source(scheme, **options)
-    with pytest.raises(TypeError):
+    with pytest.raises(InvalidArgument):
         Source("no scheme", fetch=Callable())
 
 

@@ -284,6 +284,21 @@ async def test_source_tools_need_not_accept_options(references):
         assert "hello" == await session.call("hello")
 
 
+@pytest.mark.parametrize("error", [KeyError("c-9"), ZeroDivisionError("division by zero"), InvalidArgument("declined")])
+async def test_call_passes_exception_of_own_tool_on_unchanged(error):
+    """The host's code handles its own exceptions; the adapters convert them to answers."""
+
+    async def charge():
+        raise error
+
+    async with Session.open() as session:
+        session.tools.add(charge)
+        with pytest.raises(type(error)) as caught:
+            await session.call("charge")
+
+    assert error is caught.value
+
+
 async def test_call_on_closed_session_raises_session_closed():
     session = await session_on()
     await session.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn, TypeVar
 
 import attrs
@@ -34,8 +34,9 @@ class CallHints:
         prefixes: The right call by prefix of guessed attributes, such as ``{"save_": "save(content)"}``. An attribute
             whose name is almost equal is preferred.
         keywords: The right arguments by guessed keyword, best first: a parameter, or any text. A text that begins with
-            a parameter and ``=`` is used only for methods that have this parameter.
+            a parameter and ``=`` is used only for methods that have this parameter. So is each part before `` or ``.
         methods: Advice by method, added to the error if an argument is missing.
+        unknown_keywords: Advice by method, added to the error if a keyword is unknown.
         constructor: Advice for callers of the class; empty if the class may be called.
         has_constructor: True if the class may be called and wrong arguments of the call are to get hints.
         operators: The right call by special method that the class does not have, such as ``{"__len__": "count()"}``.
@@ -46,6 +47,7 @@ class CallHints:
     prefixes: Mapping[str, str] = attrs.field(factory=dict)
     keywords: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
     methods: Mapping[str, str] = attrs.field(factory=dict)
+    unknown_keywords: Mapping[str, str] = attrs.field(factory=dict)
     constructor: str = ""
     has_constructor: bool = False
     operators: Mapping[str, str] = attrs.field(factory=dict)
@@ -98,9 +100,9 @@ def make_attribute_error(message: str, name: str) -> AttributeError:
     return AttributeError(message, name=name, obj=None)
 
 
-def with_sync_calls(error: AttributeError) -> AttributeError:
-    """Return an equal error whose hint names functions of `mama_structs.sync`."""
-    message = str(error).replace("mama_structs.admin.", "mama_structs.sync.admin.")
+def with_sync_calls(error: AttributeError, rename: Callable[[str], str]) -> AttributeError:
+    """Return an equal error whose hint names functions of `mama_structs.sync`. *rename* replaces the class name."""
+    message = rename(str(error)).replace("mama_structs.admin.", "mama_structs.sync.admin.")
     return error if error.name is None or message == str(error) else make_attribute_error(message, error.name)
 
 
@@ -218,7 +220,9 @@ def _describe_call_error(
     sentences = []
     if not kinds[inspect.Parameter.VAR_KEYWORD]:
         unknown = [word for word in keywords if word not in by_name]
-        sentences += [f"{name} has no {word!r}. {_suggest_keyword(word, by_name, hints)}" for word in unknown]
+        sentences += [f"{name} has no {word!r}. {suggest_keyword(word, by_name, hints)}" for word in unknown]
+        if unknown and not missing and excess <= 0:
+            sentences += filter(None, [hints.unknown_keywords.get(function.__name__)])
     if excess > 0:
         needed = [one for one in only_by_name if one in missing]
         rest = [one for one in only_by_name if one not in needed and one not in keywords]
@@ -242,11 +246,11 @@ def _count_arguments(names: list[str]) -> str:
     return f"{number} positional {noun}{', ' if names else ''}{' and '.join(names)}"
 
 
-def _suggest_keyword(word: str, parameters: list[str], hints: CallHints) -> str:
+def suggest_keyword(word: str, parameters: Sequence[str], hints: CallHints) -> str:
     """Return a sentence with the right argument for a keyword that a method does not have."""
     for candidate in hints.keywords.get(word, ()):
-        first = candidate.partition("=")[0]
-        if not first.isidentifier() or first in parameters:
+        names = [one.partition("=")[0] for one in candidate.split(" or ")]
+        if all(name in parameters for name in names if name.isidentifier()):
             return f"Use {candidate}."
     close = find_close_match(word, parameters)
     if close is not None:
@@ -257,7 +261,8 @@ def _suggest_keyword(word: str, parameters: list[str], hints: CallHints) -> str:
 def _raise_attribute_error(self: object, hints: CallHints, name: str) -> NoReturn:
     """Raise `AttributeError` for a missing attribute, with the right call if the name is a known guess."""
     owner = type(self)
-    if hasattr(owner, name):
+    # `hasattr` would also find names of the metaclass, such as `register` of abstract classes.
+    if any(name in vars(one) for one in owner.__mro__):
         # A property raised AttributeError. Raise it again instead of reporting a missing attribute.
         object.__getattribute__(self, name)
     if name.startswith("_"):

@@ -8,7 +8,9 @@ from typing import Final
 from mama_structs._internal.hints.call_hints import CallHints
 
 _SAVE: Final = "save(content)"
+_SAVE_OR_PUT: Final = "save(content), or session.records.put(labels, key, value) for a value under a key"
 _ERASE_ALL: Final = "erase(where=Filter(...)), or mama_structs.admin.delete_namespace(location, name)"
+_OPEN_NAMESPACE: Final = "Session.open(location, namespace=)"
 _ADMIN_CALLS: Final[Mapping[str, str]] = {
     **{
         name: f"mama_structs.admin.{name}(session)"
@@ -35,7 +37,8 @@ KEYWORDS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("filters", "filter"), ("where=Filter(...)", "predicate")),
     "where": ("predicate",),
     **dict.fromkeys(("types", "memory_type", "memory_types", "kind", "category"), ("type", "where=Filter(type=...)")),
-    **dict.fromkeys(("after", "start", "start_time", "created_after"), ("since", "where=Filter(since=...)", "cursor")),
+    "after": ("cursor or since", "since", "where=Filter(since=...)", "cursor"),
+    **dict.fromkeys(("start", "start_time", "created_after"), ("since", "where=Filter(since=...)", "cursor")),
     **dict.fromkeys(("before", "until", "end", "end_time", "created_before"), ("until", "where=Filter(until=...)")),
     "tags": ("where=Filter(tags=...)",),
     "tag": ("tags", "where=Filter(tags=...)"),
@@ -49,12 +52,17 @@ KEYWORDS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("ttl", "expires", "expires_in"), ("expires_at", "valid_until")),
     **dict.fromkeys(("expires_at", "expiration_date"), ("valid_until",)),
     "valid_until": ("expires_at",),
-    "offset": ("cursor",),
+    **dict.fromkeys(("offset", "page", "page_token", "start_after"), ("cursor",)),
     **dict.fromkeys(("after_key", "last_key"), ("cursor",)),
     **dict.fromkeys(("last_first", "descending", "desc"), ("reverse", "order='oldest'")),
     "history": ("keep_history",),
     "forget": ("erase",),
-    **dict.fromkeys(("path", "directory", "db_path", "url", "database"), ("location", "file_path")),
+    **dict.fromkeys(
+        ("path", "directory", "db_path", "url", "database", "persist_directory", "persist_path"),
+        ("location", "file_path"),
+    ),
+    **dict.fromkeys(("embedding_function", "embeddings", "embedding", "embed", "index"), ("embedder",)),
+    "role": ("session.remember(messages, extract=) for the messages of a conversation",),
     **dict.fromkeys(("files", "root", "output"), ("files_root",)),
     "references": ("reference_options",),
     "exposure": ("tool_selector",),
@@ -71,7 +79,10 @@ KEYWORDS: Final[Mapping[str, tuple[str, ...]]] = {
 
 MEMORY_STORE: Final = CallHints(
     attributes={
-        **dict.fromkeys(("add", "put", "store", "create", "insert", "remember", "append", "write", "upsert"), _SAVE),
+        **dict.fromkeys(("add", "store", "create", "insert", "append", "write", "upsert"), _SAVE),
+        "put": _SAVE_OR_PUT,
+        "remember": "session.remember(messages, extract=) for a conversation, or save(content) for a text",
+        "recall": "session.recall(message) for a text for a model, or search(query) for hits",
         **dict.fromkeys(("add_many", "save_all", "add_texts", "add_documents", "batch"), "save_many(items)"),
         **dict.fromkeys(("get_all", "all"), "list(), or iter_all()"),
         **dict.fromkeys(("recent", "latest"), "list(limit=)"),
@@ -79,12 +90,17 @@ MEMORY_STORE: Final = CallHints(
         "find": "search(query), or list(topic=)",
         "items": "iter_all()",
         **dict.fromkeys(
-            ("query", "retrieve", "similarity_search", "ask", "recall", "semantic_search", "lookup"), "search(query)"
+            ("query", "retrieve", "similarity_search", "ask", "semantic_search", "lookup"), "search(query)"
         ),
         **dict.fromkeys(("remove", "discard", "pop"), "delete(memory)"),
         "forget": "erase(memory), or delete(memory), which is faster and may leave bytes on disk",
         **dict.fromkeys(("delete_all", "clear", "reset", "purge", "truncate", "drop"), _ERASE_ALL),
-        **dict.fromkeys(("correct", "edit", "change", "modify", "replace"), "update(memory, content)"),
+        **dict.fromkeys(("correct", "edit", "change", "modify"), "update(memory, content)"),
+        "replace": "supersede(memory, content, reasoning=) for a new decision, or update(memory, content) for a text",
+        "why": "explain(query, memory)",
+        "commit": "session.flush() for texts of refs; a save of a memory is on disk when it returns",
+        **dict.fromkeys(("begin", "transaction"), "save_many(items) for several memories"),
+        **dict.fromkeys(("for_user", "get_or_create_collection", "create_collection"), _OPEN_NAMESPACE),
         **dict.fromkeys(("evolution", "evolve", "chain"), "history(memory), or history(topic=)"),
         **dict.fromkeys(("connected", "get_connected", "neighbours", "neighbors", "graph"), "traverse(memory)"),
         "links_of": "links(memory)",
@@ -149,7 +165,8 @@ REF_STORE: Final = CallHints(
 
 SESSION: Final = CallHints(
     attributes={
-        **dict.fromkeys(("save", "add", "put", "store", "insert", "create", "write"), "session.memories.save(content)"),
+        **dict.fromkeys(("save", "add", "store", "insert", "create", "write"), "session.memories.save(content)"),
+        "put": f"session.memories.{_SAVE_OR_PUT}",
         **{
             name: f"session.memories.{call}"
             for name, call in {
@@ -163,6 +180,10 @@ SESSION: Final = CallHints(
                 "list": "list()",
                 "get_all": "list()",
                 "get": "get(memory)",
+                "supersede": "supersede(memory, content, reasoning=)",
+                "history": "history(memory), or session.memories.history(topic=)",
+                "why": "explain(query, memory)",
+                **dict.fromkeys(("begin", "transaction"), "save_many(items) for several memories"),
                 "update": "update(memory, content)",
                 "delete": "delete(memory)",
                 "forget": "erase(memory)",
@@ -188,7 +209,9 @@ SESSION: Final = CallHints(
         **dict.fromkeys(("prompt", "instructions"), "system_prompt()"),
         **_ADMIN_CALLS,
         **dict.fromkeys(("add_tool", "register", "register_tool", "tool"), "session.tools.add(function)"),
+        "commit": "session.flush() for texts of refs; a save of a memory is on disk when it returns",
         "connect": "Session.open(location)",
+        **dict.fromkeys(("for_user", "get_or_create_collection", "create_collection"), _OPEN_NAMESPACE),
         **dict.fromkeys(("user_id", "user"), "session.namespace"),
     },
     prefixes=dict.fromkeys(("save_", "store_"), "session.memories.save(content)"),
@@ -196,6 +219,7 @@ SESSION: Final = CallHints(
     methods={
         "remember": "Give a function that passes a prompt to your model, or use session.memories.save(content).",
     },
+    unknown_keywords={"call": "Give the arguments of the tool as a dict: call(tool_name, {...})."},
     constructor="Use Session.open(location).",
 )
 
@@ -205,10 +229,41 @@ MEMORY: Final = CallHints(
 
 FILTER: Final = CallHints(keywords=KEYWORDS, has_constructor=True)
 
+SOURCE: Final = CallHints(
+    keywords={
+        **KEYWORDS,
+        **dict.fromkeys(
+            ("pattern", "type_of", "fetch_many", "max_batch", "cache"),
+            ("Source(IdScheme(name=, pattern=, types=), fetch=, fetch_many=)",),
+        ),
+        "name": ("type",),
+        **dict.fromkeys(("function", "load", "loader", "get"), ("fetch",)),
+        **dict.fromkeys(("field", "keys", "columns"), ("fields",)),
+    },
+    has_constructor=True,
+)
+
+MEM0_MEMORY: Final = CallHints(
+    attributes={
+        "chat": "search(query) and a call of your model; these methods call no model",
+        **dict.fromkeys(("remove", "forget"), "delete(memory_id)"),
+        **dict.fromkeys(("list", "all"), "get_all(filters=)"),
+    },
+    methods={"__init__": "Open one: Memory(mama_structs.sync.Session.open(location))."},
+    has_constructor=True,
+)
+
+LANGGRAPH_STORE: Final = CallHints(
+    attributes={"setup": "the store without it; the session creates its tables"},
+    keywords={"index": ("fields=, and Session.open(embedder=)",)},
+    has_constructor=True,
+)
+
 TOOL_SET: Final = CallHints(
+    attributes=dict.fromkeys(("register", "append", "tool", "register_tool", "add_tool"), "add(function)"),
     operators={
         "__call__": "session.tools without a call, session.tools_for(message), or the tools(session) of an adapter"
-    }
+    },
 )
 
 FAKE_NODE: Final = CallHints(

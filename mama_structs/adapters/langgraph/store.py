@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 from mama_structs import sync
+from mama_structs._internal.hints import peer_names
+from mama_structs._internal.hints.call_hints import with_call_hints
 from mama_structs.adapters.langgraph.filters import check_filter, matches_filter
 from mama_structs.adapters.shared.loop_bridge import LoopBridge, make_awaitable
 from mama_structs.errors import InvalidArgument
@@ -45,6 +47,7 @@ _MAX_QUERY_CHARS: Final = 10_000
 _MAX_TTL_MINUTES: Final = 1_000_000_000  # about 1,900 years
 
 
+@with_call_hints(peer_names.LANGGRAPH_STORE)
 class LangGraphStore(BaseStore):
     """
     Long-term memory of LangGraph agents in a session's records.

@@ -10,6 +10,8 @@ from datetime import date
 from typing import Any, Final, Self
 
 from mama_structs._internal import validation as _check
+from mama_structs._internal.hints import peer_names
+from mama_structs._internal.hints.call_hints import with_call_hints
 from mama_structs._internal.sync_proxy import SyncProxy
 from mama_structs.adapters.mem0.payloads import (
     ID_NAMES,
@@ -35,6 +37,7 @@ _UNSET: Final[Any] = object()
 _DEFAULT_THRESHOLD: Final = 0.1
 
 
+@with_call_hints(peer_names.MEM0_MEMORY)
 class AsyncMemory:
     """
     A session with the methods of mem0's ``AsyncMemory``.

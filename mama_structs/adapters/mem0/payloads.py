@@ -41,7 +41,8 @@ def reject_unsupported(**given: Any) -> None:
     """Raise for unknown arguments, and for unsupported arguments with a value."""
     for name, value in given.items():
         if name not in _UNSUPPORTED_ARGUMENTS:
-            raise InvalidArgument(f"there is no argument {name!r:.80}")
+            hint = "use top_k" if name in ("limit", "k", "n_results") else None
+            raise InvalidArgument(f"there is no argument {name!r:.80}", hint=hint)
         if name in ID_NAMES or (value is not None and value is not False):
             raise InvalidArgument(f"{name} is not supported here: {_UNSUPPORTED_ARGUMENTS[name]}")
 

@@ -44,6 +44,7 @@ from mama_structs.memory.types.model import (
     StoredEvidence,
     evidence_digests,
     is_id,
+    is_misspelled_id,
     new_link_id,
     parse_stored_evidence,
     text_digest,
@@ -281,7 +282,9 @@ def require_node(reader: Reader, memory_id: str) -> int:
         hint = None
         if reader.damaged:
             hint = f"{reader.damaged} damaged memories are left out, and it may be one of them: see admin.check()"
-        raise MemoryNotFound(memory_id, nearest=tuple(reader.nearest_ids(memory_id, _MAX_NEAREST_IDS)), hint=hint)
+        similar = reader.nearest_ids(memory_id, _MAX_NEAREST_IDS)
+        nearest = tuple(one for one in similar if is_misspelled_id(memory_id, one))
+        raise MemoryNotFound(memory_id, nearest=nearest, hint=hint)
     return node
 
 

@@ -140,6 +140,11 @@ async def extract_memories(
     """
     if not callable(extract):
         raise InvalidArgument(f"extract must be a function of a prompt and a schema, got {type(extract).__name__}")
+    if not _accepts_two_arguments(extract):
+        raise InvalidArgument(
+            "extract must accept two arguments, a prompt and a schema",
+            hint="def extract(prompt, schema), or lambda prompt, schema: ...",
+        )
     max_trust = ORIGINS[0] if origin is None else _check.check_choice("origin", origin, ORIGINS)
     new_messages = [one for one in messages if not (_shows_memories(one) or is_recalled(one.text))]
     rejected: list[RejectedMemory] = []
@@ -221,6 +226,17 @@ def _quote_message(text: str) -> str:
 
 
 # Parsing the model's answer
+
+
+def _accepts_two_arguments(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind("", {})
+    except ValueError:
+        # Some built-in functions have no signature.
+        return True
+    except TypeError:
+        return False
+    return True
 
 
 async def _call_model(extract: Extract, prompt: str) -> object:

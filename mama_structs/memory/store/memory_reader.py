@@ -57,7 +57,7 @@ from mama_structs.memory.types.model import Link, LinkType, Memory, MemoryType, 
 from mama_structs.memory.types.relationships import find_near_synonyms, normalize_relationship
 from mama_structs.memory.types.requests import TraversalRequest, check_limit, check_memory
 from mama_structs.memory.types.reranker import Reranker
-from mama_structs.memory.upkeep.namespace_services import NamespaceServices
+from mama_structs.memory.upkeep.namespace_services import NamespaceServices, add_hint_to_missing_id
 
 T = TypeVar("T")
 Order = Literal["newest", "oldest"]
@@ -77,6 +77,8 @@ class MemoryReader:
     """
 
     def __init__(self, shared: NamespaceServices) -> None:
+        if not isinstance(shared, NamespaceServices):
+            raise TypeError(f"{type(self).__name__}() is not called directly. Use Session.open(location).memories.")
         self._shared = shared
         self._engine = shared.engine
         self._settings = shared.settings
@@ -356,7 +358,8 @@ class MemoryReader:
             pieces = (await self._shared.embedding.embed_query(text))[np.newaxis]
         else:
             own_id = check_memory("memory", memory)
-            pieces = await self._get_vectors(own_id)
+            with add_hint_to_missing_id("for a text: similar(content=...)", accepts_names=True):
+                pieces = await self._get_vectors(own_id)
         request = SimilarityRequest(
             pieces=pieces,
             where=conditions,
@@ -547,12 +550,13 @@ class MemoryReader:
         types = None if link_types is None else requests.check_link_types(link_types)
         if memory is None:
             return await self._topic_history(requests.check_topic(topic), types)
-        return await self._read(
-            memory,
-            lambda reader, node: results.build_chain(reader, graph.find_evolution(reader, node)),
-            ahead=graph.prefetch_chain,
-            around=None,
-        )
+        with add_hint_to_missing_id("for a topic: history(topic=...)", accepts_names=True):
+            return await self._read(
+                memory,
+                lambda reader, node: results.build_chain(reader, graph.find_evolution(reader, node)),
+                ahead=graph.prefetch_chain,
+                around=None,
+            )
 
     async def _topic_history(self, topic: str, types: frozenset[LinkType] | None) -> Chain:
         now_ms = to_milliseconds(self._shared.now)

@@ -16,7 +16,7 @@ from mama_structs._internal.event_loop import is_model_call
 from mama_structs._internal.hints import peer_names
 from mama_structs._internal.hints.call_hints import with_call_hints
 from mama_structs._internal.validation import UNSET, TimeInput, Unset
-from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError
+from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError, repr_short
 from mama_structs.memory.graph.results import ErasureReport, LinkLike, MemoryLike, OutcomeWord, Results
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.save.memory_update import MemoryUpdate
@@ -140,6 +140,12 @@ class MemoryStore(MemoryReader):
             StoreError: The store cannot be written; nothing was saved.
 
         """
+        if isinstance(content, builtins.list | tuple):
+            hint = "save_many(items) saves several texts, and session.remember(messages, extract=) reads a conversation"
+            raise InvalidArgument(f"content must be a text, got {repr_short(content)}", hint=hint)
+        if type in ("decision", "checkpoint"):
+            rule = f"must be one of {', '.join(requests.TEXT_REQUESTS)}"
+            raise _check.invalid_argument("type", rule, type, hint=f"use save_{type}(content, ...)")
         kind = _check.check_choice("type", type, requests.TEXT_REQUESTS)
         return await self._save(
             requests.TEXT_REQUESTS[kind](

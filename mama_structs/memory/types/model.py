@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import enum
 import math
 import re
@@ -583,6 +584,11 @@ _ID_PATTERN: Final = re.compile(
     rf"_[0-9a-z]{{{MIN_RANDOM_CHARS},{MAX_RANDOM_CHARS}}}"
 )
 
+_ID_END_PATTERN: Final = re.compile(rf"[0-9]{{10,}}_?[0-9a-z]{{1,{MAX_RANDOM_CHARS}}}$")
+_DIGITS_PATTERN: Final = re.compile(r"[0-9]+")
+MIN_ID_END_RATIO: Final = 0.9
+"""Minimum similarity of the ends of two ids that differ only by a typing error. Ids of the same time have about 0.7."""
+
 
 def new_id(kind: MemoryType, title: str, created_at: datetime) -> str:
     """Return a new memory id: ``<type>_<slug>_<milliseconds>_<8 hexadecimal digits>``."""
@@ -613,6 +619,22 @@ def is_outcome_reason(memory: Memory) -> bool:
 def is_id(text: str) -> bool:
     """Return True if a text has the syntax of a memory's id."""
     return _ID_PATTERN.fullmatch(text) is not None
+
+
+def is_misspelled_id(text: str, memory_id: str) -> bool:
+    """
+    Return True if *text* can be a misspelled or shortened form of *memory_id*.
+
+    Return False for ids of other memories, such as a deleted one whose slug is similar.
+    """
+    given, known = _ID_END_PATTERN.search(text), _ID_END_PATTERN.search(memory_id)
+    if given is not None and known is not None:
+        # Time and random digits identify a memory, so they may only contain a typing error or be cut off.
+        is_cut = known[0].startswith(given[0])
+        return is_cut or difflib.SequenceMatcher(None, given[0], known[0]).ratio() >= MIN_ID_END_RATIO
+    # Without them only the slug can be compared. "customer_1" and "customer_18" are different customers.
+    slug = memory_id if known is None else memory_id[: known.start()]
+    return set(_DIGITS_PATTERN.findall(text)) <= set(_DIGITS_PATTERN.findall(slug))
 
 
 def find_name_problem(text: str) -> str | None:

@@ -14,6 +14,8 @@ from typing import Any, ClassVar, Final, Literal, TypeVar
 import attrs
 
 from mama_structs._internal import validation as _check
+from mama_structs._internal.hints import peer_names
+from mama_structs._internal.hints.call_hints import suggest_keyword
 from mama_structs.errors import InvalidArgument, repr_short
 from mama_structs.memory.types.engine import Direction
 from mama_structs.memory.types.model import (
@@ -318,7 +320,10 @@ def parse_request(item: object, *, now: datetime) -> SaveRequest:
     except TypeError as error:
         # The message of the `TypeError` is safe to show, because it names the argument but contains no value.
         problem = str(error).partition("() ")[2] or "its arguments are not those of its type"
-        raise InvalidArgument(f"{kind.value}: {problem}") from None
+        parameters = [one.name for one in attrs.fields(_REQUEST_BY_TYPE[kind])]
+        hints = [suggest_keyword(name, parameters, peer_names.MEMORY_STORE) for name in given if name not in parameters]
+        hint = f"{hints[0][:1].lower()}{hints[0][1:].removesuffix('.')}" if hints else None
+        raise InvalidArgument(f"{kind.value}: {problem}", hint=hint) from None
 
 
 @attrs.frozen(kw_only=True)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import attrs
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.event_loop import LoopGuard
-from mama_structs.errors import SessionClosed
+from mama_structs._internal.event_loop import LoopGuard, is_model_call
+from mama_structs.errors import MemoryNotFound, SessionClosed
 from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.graph.results import TraversedMemory
 from mama_structs.memory.graph.traversal import TraversalCache
@@ -21,7 +22,7 @@ from mama_structs.memory.save.automatic_links import LinkingContext
 from mama_structs.memory.save.judge_runner import JudgeRunner
 from mama_structs.memory.search.reranker_runner import RerankerRunner
 from mama_structs.memory.types.engine import EmbedderRecord, Engine, Reader, Writer, embedder_mismatch
-from mama_structs.memory.types.model import from_milliseconds
+from mama_structs.memory.types.model import from_milliseconds, is_id
 from mama_structs.memory.upkeep import erasure
 from mama_structs.memory.upkeep.erasure import EraseTexts
 from mama_structs.memory.upkeep.maintenance import embedder_record
@@ -29,6 +30,30 @@ from mama_structs.settings import MemorySettings
 
 T = TypeVar("T")
 ReaderT = TypeVar("ReaderT", bound=Reader)
+
+TEXT_AS_ID_HINT: Final = "search(query) finds memories by a text, and history(topic=...) by their topic"
+
+
+@contextlib.contextmanager
+def add_hint_to_missing_id(hint: str, *, accepts_names: bool = False) -> Iterator[None]:
+    """
+    Add a hint to errors for a text that is no memory id, such as the text or topic of a memory.
+
+    Models get no hint, because it names methods. They get other hints from their tools.
+
+    Args:
+        hint: The hint. It replaces only `TEXT_AS_ID_HINT`.
+        accepts_names: True to add it also for single words, such as a topic.
+
+    """
+    try:
+        yield
+    except MemoryNotFound as error:
+        text = error.memory_id
+        is_text = isinstance(text, str) and not is_id(text) and (accepts_names or any(one.isspace() for one in text))
+        if error.hint in (None, TEXT_AS_ID_HINT) and is_text and not is_model_call.get():
+            error.hint = hint
+        raise
 
 
 @attrs.define(eq=False)
@@ -90,12 +115,14 @@ class NamespaceServices:
         Raise `EmbedderMismatch` if the engine's embedder is not *made_by* (None: the current or the next embedder).
         """
         self.check()
-        return await self.engine.read(self._guarded(plan, made_by))
+        with add_hint_to_missing_id(TEXT_AS_ID_HINT):
+            return await self.engine.read(self._guarded(plan, made_by))
 
     async def write(self, plan: Callable[[Writer], T], *, made_by: EmbedderRecord | None = None) -> T:
         """Run a plan that writes. See `read` for arguments and errors."""
         self.check()
-        return await self.engine.write(self._guarded(plan, made_by))
+        with add_hint_to_missing_id(TEXT_AS_ID_HINT):
+            return await self.engine.write(self._guarded(plan, made_by))
 
     def _guarded(self, plan: Callable[[ReaderT], T], made_by: EmbedderRecord | None) -> Callable[[ReaderT], T]:
         def guarded(reader: ReaderT) -> T:

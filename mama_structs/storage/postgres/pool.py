@@ -757,7 +757,8 @@ def check_url(url: object) -> str:
     is_ours = isinstance(url, str) and url.startswith(("postgresql://", "postgres://")) and "\0" not in url
     if not isinstance(url, str) or not is_ours or url.encode(errors="ignore").decode() != url:
         raise InvalidArgument(
-            "a server's address must begin with postgresql:// and be text", hint="postgresql://user@host/database"
+            "a server's address must begin with postgresql:// and be text",
+            hint="postgresql://user@host/database, or the path of a directory for a local store",
         )
     return url
 

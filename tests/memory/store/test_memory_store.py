@@ -11,6 +11,7 @@ import inspect
 import tempfile
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from mama_structs.errors import EmbeddingFailed, InvalidArgument, LinkNotFound, 
 from mama_structs.memory.embedding.factory import as_embedder
 from mama_structs.memory.engines.local import engine as embedded_engine
 from mama_structs.memory.store.memory_store import MemoryStore
-from mama_structs.memory.types.model import LinkType, MemoryType, Outcome
+from mama_structs.memory.types.model import LinkType, MemoryType, Outcome, is_misspelled_id
 from mama_structs.settings import MemorySettings
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -246,6 +247,61 @@ async def test_unknown_id_raises_error_with_similar_ids(store, call):
     assert memory.id in caught.value.hint
     assert 1 == await store.count()
     assert [] == await store.links(memory.id)
+
+
+@pytest.mark.parametrize("call", [MemoryStore.get, MemoryStore.history, MemoryStore.delete, MemoryStore.links])
+async def test_id_of_deleted_memory_suggests_no_other_memory(store, call):
+    """Customers have similar ids, so a suggestion could be the memory of another customer."""
+    texts = [f"Customer number {number} lives in {town}" for number in range(12) for town in ("Rome", "Oslo")]
+    saved = await store.save_many(texts)
+    await store.delete(saved[1])
+
+    with pytest.raises(MemoryNotFound) as caught:
+        await call(store, saved[1].id)
+    assert ((), None) == (caught.value.nearest, caught.value.hint)
+
+
+SLUGS = st.sampled_from(["auth", "customer_1", "customer_18", "lives_in_rome", "인증"])
+ENDS = st.tuples(st.integers(10**12, 10**13 - 1), st.integers(0, 2**32 - 1))
+
+
+@given(SLUGS, ENDS, st.data())
+def test_is_misspelled_id_accepts_one_typing_error_and_cut_ends(slug, end, data):
+    memory_id = f"insight_{slug}_{end[0]}_{end[1]:08x}"
+    place = data.draw(st.integers(0, len(memory_id) - 1))
+    letter = data.draw(st.sampled_from("abc0"))
+    start = memory_id.rindex("_") + 2
+
+    for text in (
+        memory_id[:place] + memory_id[place + 1 :],
+        memory_id[: data.draw(st.integers(start, len(memory_id)))],
+        memory_id.removeprefix("insight_"),
+    ):
+        assert is_misspelled_id(text, memory_id), text
+    if memory_id[place] not in "_0123456789":
+        assert is_misspelled_id(memory_id[:place] + letter + memory_id[place + 1 :], memory_id)
+
+
+def test_is_misspelled_id_rejects_id_of_other_memory_of_same_time():
+    random = Random(1)
+    for _ in range(2_000):
+        one, other = (f"insight_auth_1790000000000_{random.getrandbits(32):08x}" for _ in range(2))
+
+        assert not is_misspelled_id(one, other)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_meant"),
+    [
+        ("insight_customer_1", False),
+        ("customer_18", True),
+        ("insight_customer_18_lives", True),
+        ("customer", True),
+        ("insight_customer_18_lives_17900000", False),
+    ],
+)
+def test_is_misspelled_id_compares_numbers_of_names(text, is_meant):
+    assert is_meant == is_misspelled_id(text, "insight_customer_18_lives_1790000000000_0a1b2c3d")
 
 
 async def test_unlink_keeps_link_whose_id_has_equal_hash(monkeypatch, store):
