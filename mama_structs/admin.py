@@ -200,7 +200,7 @@ async def check(
         progress: Called with the number of checked memories and their total number.
 
     Raises:
-        InvalidArgument: *store* is no session's directory.
+        InvalidArgument: *store* is not the directory of a store.
         StoreError: The store cannot be read at all.
 
     """
@@ -433,7 +433,7 @@ async def list_namespaces(store: Store) -> tuple[str, ...]:
         store: A location, or an open session.
 
     Raises:
-        InvalidArgument: *store* is no session's directory.
+        InvalidArgument: *store* is not the directory of a store.
         StoreError: The store cannot be read.
 
     """
@@ -460,7 +460,7 @@ async def delete_namespace(store: Store, name: str, *, progress: Progress | None
         The numbers of erased items, without any text. `NamespaceErasure.pending` names places that still contain data.
 
     Raises:
-        InvalidArgument: *store* is no session's directory, or *name* is invalid.
+        InvalidArgument: *store* is not the directory of a store, or *name* is invalid.
         UnknownNamespace: The store has no such namespace. The hint lists similar ones.
         StoreBusy: A session of this or another process has the namespace open, or reads it. Nothing was erased.
         StoreDamaged: A conversation of another namespace needs a row that cannot be read. Nothing was erased.
@@ -483,7 +483,7 @@ async def list_conversations(store: Store, *, namespace: str | None = None) -> t
         namespace: The namespace; None for the default one, or that of the session.
 
     Raises:
-        InvalidArgument: *store* is no session's directory, or *namespace* is invalid.
+        InvalidArgument: *store* is not the directory of a store, or *namespace* is invalid.
         StoreError: The store cannot be read.
 
     """

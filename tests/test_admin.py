@@ -517,7 +517,7 @@ async def test_missing_store_is_rejected_and_not_created(place):
         admin.delete_conversation(place, "c"),
         admin.delete_namespace(place, "default"),
     ):
-        with pytest.raises(InvalidArgument, match="is no session's directory"):
+        with pytest.raises(InvalidArgument, match="is not the directory of a store"):
             await call
     assert [] == list(place.parent.iterdir())
 
@@ -734,3 +734,15 @@ def test_sync_admin_deletes_namespace(place):
 
     assert {"insight": 1} == receipt.memories
     assert ("default",) == sync.admin.list_namespaces(place)
+
+
+async def test_backup_into_the_store_itself_is_rejected(place):
+    """Otherwise the store would contain a copy of itself, and its next backup both."""
+    async with Session.open(place, embedder=HashEmbedder()) as session:
+        await session.memories.save("one")
+        for inside in (place / "copy", place / "copies" / "first"):
+            with pytest.raises(InvalidArgument, match="is in the store itself"):
+                await admin.backup(session, inside)
+
+        assert not (place / "copy").exists()
+        assert not (place / "copies").exists()

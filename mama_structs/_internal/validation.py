@@ -250,16 +250,16 @@ def check_json(name: str, value: object, depth: int = 0) -> Any:
         return _check_json_integer(name, value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise InvalidArgument(f"{name} must hold finite numbers alone, got {value}")
+            raise InvalidArgument(f"{name} must have finite numbers only, got {value}")
         return float(value)
     if isinstance(value, Mapping):
         if any(not isinstance(key, str) for key in value):
-            raise InvalidArgument(f"{name} must be JSON, whose keys are texts")
+            raise InvalidArgument(f"{name} must be JSON data, so its keys must be text")
         return {check_json(f"{name}: a key", key): check_json(name, item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [check_json(name, item, depth + 1) for item in value]
     hint = "give plain data; bytes as base64"
-    raise InvalidArgument(f"{name} must be JSON, and holds a {type(value).__name__}", hint=hint)
+    raise InvalidArgument(f"{name} must be JSON data, got a {type(value).__name__} in it", hint=hint)
 
 
 def one_or_many(check: Callable[..., str], **rules: Any) -> Callable[[str, object], tuple[str, ...]]:

@@ -39,7 +39,7 @@ def answer_hook(arguments: list[str]) -> int:
         # Use a socket path relative to the store, because socket paths have a small maximum length.
         os.chdir(options["STORE"])
         if not os.path.isdir("journal"):  # noqa: PTH112 - importing pathlib is slow
-            raise OSError(f"{options['STORE']!r:.200} is no session's directory")
+            raise OSError(f"{options['STORE']!r:.200} is not the directory of a store")
         head = f"{options['--namespace']}\0{int(options['--max-chars'])}\0"
         answer, newline, error_line = request_answer(head.encode() + event, until).partition(b"\n")
         output = answer + newline

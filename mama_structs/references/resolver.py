@@ -607,7 +607,7 @@ class Resolver:
             return ()
         if not warned:
             self._logged_warnings[_NO_SOURCES_NOTE] = True
-            _log.warning("references were asked for, and there is no source of them: give structs= or sources=")
+            _log.warning("references were requested, but there is no source for them: pass structs= or sources=")
         return (_NO_SOURCES_NOTE if strange is None else f"{_UNKNOWN_ID_NOTE}{strange}",)
 
     async def _build_section(

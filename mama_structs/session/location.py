@@ -25,7 +25,7 @@ async def check_store(location: Location) -> Path | str:
     checked = check_location(location)
     if isinstance(checked, Path):
         if not is_store(checked):
-            raise InvalidArgument(f"{os.fspath(checked)!r:.200} is no session's directory")
+            raise InvalidArgument(f"{os.fspath(checked)!r:.200} is not the directory of a store")
     elif not await run_in_own_thread(lambda: has_session(checked)):
         raise InvalidArgument("the database contains no session yet", hint="nothing was created; check its URL")
     return checked

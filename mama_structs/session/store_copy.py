@@ -59,7 +59,7 @@ async def copy_store(
     """Copy a session's directory or server to another; see `admin.copy`."""
     origin, target_location = await check_store(source), check_location(target)
     if origin == target_location:
-        raise InvalidArgument("the target is where the source is", hint="name another one")
+        raise InvalidArgument("source and target are the same store", hint="name another one")
     directory, backup_parent = origin if isinstance(origin, Path) else None, None
     if isinstance(target_location, Path):
         target_location = await run_in_own_thread(functools.partial(_check_target, directory, target_location))
@@ -114,7 +114,7 @@ def _check_target(source: Path | None, target: Path) -> Path:
         real, real_target = source and Path(os.path.realpath(source)), Path(os.path.realpath(target))
         names = set(os.listdir(real_target)) if real_target.exists() else set()  # noqa: PTH208 - compare names
     if real is not None and (real == real_target or real in real_target.parents or real_target in real.parents):
-        raise InvalidArgument(f"{str(target)!r:.200} is where the source is", hint="name another directory")
+        raise InvalidArgument(f"{str(target)!r:.200} is in the source, or contains it", hint="name another directory")
     if not names <= STORE_FILE_NAMES and not is_store(real_target):
         raise InvalidArgument(
             f"{str(target)!r:.200} is neither a session's directory nor empty", hint="name one that does not exist yet"

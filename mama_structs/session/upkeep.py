@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -23,6 +24,9 @@ async def back_up(home: Backend, target: Location, progress: Callable[[int, int]
         hint = "open it with a location" if home.location is None else "use the server's own: pg_dump -n mama_structs"
         raise InvalidArgument("a session without a directory cannot be backed up", hint=hint)
     directory = check_directory(target)
+    real, real_target = (Path(os.path.realpath(path)) for path in (home.path, directory))
+    if real in real_target.parents:
+        raise InvalidArgument(f"{str(directory)!r:.200} is in the store itself", hint="name another directory")
     await home.flush()
     await backup(home.path, directory, progress=progress)
     return directory

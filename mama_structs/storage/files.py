@@ -233,7 +233,7 @@ class DraftDirectory:
                 is_used = True
             if is_used:
                 hint = "name one that does not exist yet"
-                raise InvalidArgument(f"{target} exists and is no empty directory", hint=hint)
+                raise InvalidArgument(f"{target} exists and is not an empty directory", hint=hint)
             create_directory(self._target.parent)
             delete_leftovers(self._target.parent)
             self._temporary = TemporaryDirectory(path=_temporary_name(self._target, "copy"))

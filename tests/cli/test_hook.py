@@ -327,7 +327,7 @@ def test_hook_command_imports_few_modules(tmp_path):
     [
         ([], "{}", "it needs STORE"),
         (["{nothing}"], "{}", "No such file or directory"),
-        (["{empty}"], "{}", "is no session's directory"),
+        (["{empty}"], "{}", "is not the directory of a store"),
         (["postgresql://me:secret@db/agents"], "{}", "it needs a session's directory"),
         (["{empty}", "--what"], "{}", "it takes no '--what'"),
         (["{empty}", "--seconds", "soon"], "{}", "could not convert"),

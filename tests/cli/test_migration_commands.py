@@ -79,7 +79,7 @@ def test_migrate_and_rollback_of_bad_file_create_nothing(tmp_path):
 
     with pytest.raises(MigrationError, match="no SQLite database"):
         run("migrate", tmp_path / "bad.db", tmp_path / "new.mama")
-    with pytest.raises(InvalidArgument, match="no session's directory"):
+    with pytest.raises(InvalidArgument, match="not the directory of a store"):
         run("rollback", tmp_path / "new.mama")
 
     assert ["bad.db"] == [path.name for path in tmp_path.iterdir()]

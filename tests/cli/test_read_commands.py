@@ -89,7 +89,7 @@ def test_unknown_id_or_store_exits_with_1(store, capsys):
     assert 1 == main(["show", str(store), "nothing"])
     assert "mama-structs: there is no memory with the id 'nothing'\n" == capsys.readouterr().err
     assert 1 == main(["search", str(store.parent / "b.mama"), "shield"])
-    assert "is no session's directory" in capsys.readouterr().err
+    assert "is not the directory of a store" in capsys.readouterr().err
     assert not (store.parent / "b.mama").exists()
 
 

@@ -234,7 +234,7 @@ def test_commands_reject_directory_without_store(command, tmp_path, capsys):
     """Nothing is created."""
     (tmp_path / "empty").mkdir()
     for store in (tmp_path / "none", tmp_path / "empty", tmp_path / ("x" * 300), "\0"):
-        assert "is no session's directory (nothing was created; check the path)" in complaint(
+        assert "is not the directory of a store (nothing was created; check the path)" in complaint(
             capsys, *arguments(command, store, tmp_path / "other")
         )
 

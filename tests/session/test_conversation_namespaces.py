@@ -330,7 +330,7 @@ async def test_assign_with_wrong_arguments_changes_nothing(place, capsys):
     for arguments, message in (
         (
             ["raad", place, "--namespace", "carol"],
-            "no conversation 'raad' that holds anything (it has 'raid')",
+            "no conversation 'raad' that contains anything (it has 'raid')",
         ),
         (["raid", place, "--from", "nobody", "--namespace", "carol"], "'nobody' has no conversation 'raid'"),
         (["raid", place, "--namespace", "bob"], "there is a conversation 'raid' in the namespace 'bob' already"),
@@ -338,7 +338,7 @@ async def test_assign_with_wrong_arguments_changes_nothing(place, capsys):
         (["raid", place, "--namespace", ""], "namespace must"),
         (["raid", place, "--namespace", "x" * 101], "namespace must"),
         (["", place, "--namespace", "bob"], "conversation must"),
-        (["raid", place.parent, "--namespace", "bob"], "is no session's directory"),
+        (["raid", place.parent, "--namespace", "bob"], "is not the directory of a store"),
     ):
         code, said = await asyncio.to_thread(moved, capsys, *arguments)
         assert (1, True) == (code, message in said), said

@@ -339,9 +339,9 @@ async def test_copy_rejects_unsuitable_targets(source, tmp_path):
         await admin.copy(source, foreign)
     assert ["letter.txt"] == [path.name for path in foreign.iterdir()]
     for inside in (source, source / "inside", source.parent):
-        with pytest.raises(InvalidArgument, match="where the source is"):
+        with pytest.raises(InvalidArgument, match="same store|is in the source"):
             await admin.copy(source, inside)
-    with pytest.raises(InvalidArgument, match="no session's directory"):
+    with pytest.raises(InvalidArgument, match="not the directory of a store"):
         await admin.copy(tmp_path / "nowhere", tmp_path / "b")
     with pytest.raises(UnknownNamespace):
         await admin.copy(source, tmp_path / "b", namespace="user:eve")

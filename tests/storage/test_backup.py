@@ -135,7 +135,7 @@ async def test_backup_rejects_existing_target(make, source, tmp_path):
     """Existing files and directories with content are never replaced."""
     make(tmp_path / "b")
 
-    with pytest.raises(InvalidArgument, match="is no empty directory"):
+    with pytest.raises(InvalidArgument, match="is not an empty directory"):
         await backup(source, tmp_path / "b")
     assert ["a", "b"] == names_in(tmp_path)
 
@@ -158,7 +158,7 @@ async def test_backup_rejects_source_that_is_no_session(make, tmp_path):
     make(tmp_path / "a")
     before = names_in(tmp_path)
 
-    with pytest.raises(StoreError, match="is no session's directory"):
+    with pytest.raises(StoreError, match="is not the directory of a store"):
         await backup(tmp_path / "a", tmp_path / "b")
     assert before == names_in(tmp_path)
 

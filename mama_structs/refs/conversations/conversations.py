@@ -307,7 +307,7 @@ async def unknown_conversation_error(storage: RowStorage, key: ConversationKey) 
     )
     nearest = difflib.get_close_matches(key.name, names, n=_MAX_SUGGESTIONS) or names[:_MAX_SUGGESTIONS]
     return InvalidArgument(
-        f"the namespace {key.namespace!r:.80} has no conversation {key.name!r:.80} that holds anything",
+        f"the namespace {key.namespace!r:.80} has no conversation {key.name!r:.80} that contains anything",
         hint=f"it has {', '.join(f'{name!r:.80}' for name in nearest) or 'none'}",
     )
 

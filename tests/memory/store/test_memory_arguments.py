@@ -105,7 +105,7 @@ async def test_extra_is_copied_and_limited(store):
         ({str(number): 0 for number in range(65)}, "at most 64 keys"),
         ({"a": "b" * 10_000}, "at most 10000 characters of JSON"),
         ({"a": object()}, "must be JSON"),
-        ({1: 2}, "keys are texts"),
+        ({1: 2}, "keys must be text"),
         ([1], "must be a mapping"),
         ({"a": float("nan")}, "finite"),
     ]:

@@ -371,7 +371,7 @@ class LocalEngine:
             return look(rows)
 
     def _discard_invalid_views(self, error: SnapshotInvalid) -> None:
-        _log.warning("%s: the views of the memories are derived anew", error)
+        _log.warning("%s: the views of the memories are rebuilt", error)
         self._drop_views()
 
     def _drop_other_vectors(self, rows: Rows) -> bool:
@@ -737,7 +737,7 @@ class LocalEngine:
                 writer.undo()
         except Exception as error:  # noqa: BLE001 - any error leaves the views inconsistent
             # Discard the views, because a failed undo leaves them inconsistent.
-            _log.error("the views of the memories are derived anew: %s", format_error(error))
+            _log.error("the views of the memories are rebuilt: %s", format_error(error))
             self._drop_views()
             return False
         return True

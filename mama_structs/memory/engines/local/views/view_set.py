@@ -198,7 +198,7 @@ def load_views(
     generation = None if snapshots is None else snapshots.load(max_change=last)
     if generation is not None:
         if generation.damaged:
-            _log.warning("derived anew, since their files are damaged: %s", ", ".join(generation.damaged))
+            _log.warning("rebuilt because their files are damaged: %s", ", ".join(generation.damaged))
         loaded = _load_snapshot(rows, row_keys, generation, exact_up_to)
         if loaded is not None:
             return loaded
@@ -267,7 +267,7 @@ def read_changes_since(rows: Snapshot, row_keys: RowKeys, change: int) -> Change
         try:
             row = read_change(require_intact(value))
         except (ValueError, RecursionError) as error:
-            _log.warning("a change cannot be read (%s): the views are derived anew", error)
+            _log.warning("a change cannot be read (%s): the views are rebuilt", error)
             return None
         changed.update(row.changed)
         deleted.update(row.deleted)
