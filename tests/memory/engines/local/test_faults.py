@@ -895,7 +895,7 @@ async def test_damaged_vector_file_is_rebuilt_under_open_session(tmp_path, monke
             for path in (tmp_path / "views").glob("*/vectors-*.npy"):
                 damage(path)
             await call()
-            assert damaged == caplog.text.count("derived anew\n")
+            assert damaged == caplog.text.count("the views of the memories are rebuilt\n")
             assert "note 7" == (await store.search("note 7", limit=1))[0].memory.content
         assert 41 == await store.count()
         assert [] == await place.findings()
