@@ -149,7 +149,7 @@ def make_async(function: Any, *, role: str = "a tool") -> Callable[..., Awaitabl
         shown_name = getattr(inner, "__qualname__", None) or repr_short(inner)
         raise InvalidArgument(
             f"{role} must be a function, async or plain, got {shown_name}",
-            hint="instead of a generator, write a function that returns a list; put @classmethod and @staticmethod above a decorator",
+            hint="return a list instead of a generator; put @classmethod and @staticmethod above a decorator",
         )
 
     @functools.wraps(function)

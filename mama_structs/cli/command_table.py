@@ -161,7 +161,9 @@ def run(given: argparse.Namespace) -> int:
         # Without the check, a mistyped path would look like an empty store.
         is_server = is_url(given.store)
         raise InvalidArgument(
-            "the database contains no session yet" if is_server else f"{given.store!r:.200} is not the directory of a store",
+            "the database contains no session yet"
+            if is_server
+            else f"{given.store!r:.200} is not the directory of a store",
             hint=f"nothing was created; check the {'address' if is_server else 'path'}",
         )
 

@@ -24,12 +24,15 @@ async def back_up(home: Backend, target: Location, progress: Callable[[int, int]
         hint = "open it with a location" if home.location is None else "use the server's own: pg_dump -n mama_structs"
         raise InvalidArgument("a session without a directory cannot be backed up", hint=hint)
     directory = check_directory(target)
-    real, real_target = (Path(os.path.realpath(path)) for path in (home.path, directory))
-    if real in real_target.parents:
+    if _is_inside(directory, home.path):
         raise InvalidArgument(f"{str(directory)!r:.200} is in the store itself", hint="name another directory")
     await home.flush()
     await backup(home.path, directory, progress=progress)
     return directory
+
+
+def _is_inside(path: Path, directory: Path) -> bool:
+    return Path(os.path.realpath(directory)) in Path(os.path.realpath(path)).parents
 
 
 async def expire_conversations(home: Backend, namespace: str, settings: Settings, *, now: datetime) -> None:

@@ -89,7 +89,8 @@ def _read_mark(source: Path, directory: Path) -> bytes:
         with (source / MARK_FILE).open("rb") as file:
             return file.read(MAX_MARK_BYTES)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise StoreError(f"{directory} is not the directory of a store", hint="name the directory of a session") from error
+        message = f"{directory} is not the directory of a store"
+        raise StoreError(message, hint="name the directory of a session") from error
     except OSError as error:
         raise store_error(error, source) from error
 
