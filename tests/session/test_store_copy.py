@@ -339,7 +339,7 @@ async def test_copy_rejects_unsuitable_targets(source, tmp_path):
         await admin.copy(source, foreign)
     assert ["letter.txt"] == [path.name for path in foreign.iterdir()]
     for inside in (source, source / "inside", source.parent):
-        with pytest.raises(InvalidArgument, match="same store|is in the source"):
+        with pytest.raises(InvalidArgument, match=r"same store|is in the source"):
             await admin.copy(source, inside)
     with pytest.raises(InvalidArgument, match="not the directory of a store"):
         await admin.copy(tmp_path / "nowhere", tmp_path / "b")
