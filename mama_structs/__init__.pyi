@@ -1,3 +1,15 @@
+from . import admin as admin
+from . import embedders as embedders
+from . import errors as errors
+from . import importers as importers
+from . import notebook as notebook
+from . import settings as settings
+from . import sources as sources
+from . import spi as spi
+from . import structs as structs
+from . import sync as sync
+from . import testing as testing
+from . import types as types
 from .errors import MamaStructsError as MamaStructsError
 from .memory.embedding.factory import as_embedder as as_embedder
 from .memory.embedding.hash_embedder import HashEmbedder as HashEmbedder

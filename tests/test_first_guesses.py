@@ -10,6 +10,7 @@ import operator
 import pickle
 import re
 import traceback
+from unittest import mock
 
 import attrs
 import pytest
@@ -216,6 +217,17 @@ def test_hints_of_admin_name_existing_functions():
             assert hasattr(admin, name), call
 
 
+def test_errors_of_memories_of_several_namespaces_name_public_class():
+    with sync.Session.open(embedder=HashEmbedder(), namespace="ada", read_namespaces=["team"]) as opened:
+        for memories in (opened.memories, opened.memories._inner):
+            with pytest.raises(AttributeError, match=r"^MemoryStore has no 'xyzzy'\.$"):
+                memories.xyzzy  # noqa: B018
+            with pytest.raises(AttributeError, match="'MemoryStore' object has no attribute '__deepcopy__'"):
+                opened.memories._inner.__deepcopy__  # noqa: B018
+            with pytest.raises(TypeError, match=r"^MemoryStore has no len\(\)\. Use count\(\)\.$"):
+                len(memories)
+
+
 def _enter(manager):
     with manager:
         pass
@@ -255,6 +267,16 @@ def test_import_of_guessed_name_names_right_call(name):
 
     with pytest.raises(AttributeError, match="module 'mama_structs' has no attribute 'Xyzzy'"):
         mama_structs.Xyzzy  # noqa: B018
+
+
+@pytest.mark.parametrize("name", sorted(peer_names.MODULE_NAMES))
+def test_guessed_name_is_missing_attribute_of_package(name):
+    assert not hasattr(mama_structs, name)
+    assert getattr(mama_structs, name, None) is None
+    with pytest.raises(AttributeError, match=rf"mama_structs has no '{name}'. Use .+\."):
+        getattr(mama_structs, name)
+    with mock.patch(f"mama_structs.{name}", create=True) as patched:
+        assert patched is getattr(mama_structs, name)
 
 
 # Arguments
@@ -329,6 +351,8 @@ async def test_wrong_arguments_of_memory_store_name_right_ones(session, call, me
             lambda _: MemoryStore("a.mama"),
             "MemoryStore() is not called directly. Use Session.open(location).memories.",
         ),
+        (lambda _: MemoryStore(), "MemoryStore() is not called directly. Use Session.open(location).memories."),
+        (lambda _: sync.MemoryStore(), "MemoryStore() is not called directly. Use Session.open(location).memories."),
         (
             lambda _: mem0.Memory(),
             "Memory() needs session. Open one: Memory(mama_structs.sync.Session.open(location)).",
@@ -479,6 +503,13 @@ def test_invalid_argument_names_right_one(sync_session, monkeypatch, tmp_path, c
         call(sync_session)
 
     assert [] == [*tmp_path.iterdir()]
+
+
+async def test_async_iterator_as_list_names_comprehension(session):
+    memories = session.memories
+    for call in (memories.delete, memories.erase, memories.save_many):
+        with pytest.raises(ValueError, match=r"got async_generator \(pass \[one async for one in \.\.\.\]\)"):
+            await call(memories.iter_all())
 
 
 async def test_type_error_inside_a_method_is_not_rewritten(session):

@@ -66,6 +66,7 @@ def typed_imports(door):
     return {
         alias.asname: f"{door}.{node.module}"
         for node in tree.body
+        if node.module is not None
         for alias in node.names
         if alias.asname == alias.name
     }
@@ -152,6 +153,30 @@ def test_opening_session_loads_only_what_it_uses(tmp_path):
 
     assert "mama_structs.memory.store.memory_store" in loaded
     assert [] == [name for name in loaded if name.startswith((*left, "aiohttp"))]
+
+
+# Adapters need extras, so they are imported by their own names.
+SUBMODULES = sorted(name.split(".")[1] for name in PUBLIC_MODULES if name.count(".") == 1)
+
+
+def test_type_checkers_know_every_public_submodule():
+    tree = tree_of(ROOT / "__init__.pyi")
+    listed = [alias.asname for node in tree.body if node.module is None for alias in node.names]
+
+    assert SUBMODULES == listed
+
+
+def test_public_submodules_are_loaded_when_they_are_used():
+    """Without an import of their own."""
+    code = (
+        "import sys, mama_structs\n"
+        f"for name in {SUBMODULES}:\n"
+        "    assert f'mama_structs.{name}' in sys.modules or name not in vars(mama_structs)\n"
+        "    assert getattr(mama_structs, name) is sys.modules[f'mama_structs.{name}']\n"
+        "print(mama_structs.sync.Session.__name__, mama_structs.admin.check.__name__)"
+    )
+
+    assert "Session check\n" == python(code)
 
 
 def test_dir_lists_public_names():

@@ -5,6 +5,7 @@ import functools
 import importlib
 import inspect
 import json
+import random
 import re
 
 import attrs
@@ -375,6 +376,47 @@ def make_memory() -> mama_structs.Memory:
     return memory()
 
 
+def make_chain() -> mama_structs.Chain:
+    return EXAMPLES["Chain"]()
+
+
+@pytest.mark.parametrize("name", sorted(set(VALUES) - {"IdMatch", "WireNames", "References"}))
+def test_pydantic_documents_public_value_as_object(name):
+    pydantic = pytest.importorskip("pydantic")
+    for mode in ("validation", "serialization"):
+        schema = pydantic.TypeAdapter(VALUES[name]).json_schema(mode=mode)
+
+        assert {"type": "object", "title": VALUES[name].__name__} == schema
+
+
+def test_pydantic_documents_results_as_array():
+    pydantic = pytest.importorskip("pydantic")
+
+    for kind in (Results[mama_structs.Hit], Page[mama_structs.Memory], Page):
+        assert {"type": "array", "items": {"type": "object"}} == pydantic.TypeAdapter(kind).json_schema()
+
+
+def test_fastapi_documents_routes_with_public_values():
+    """Routes that return them, and a route that returns a model with a field of a public class."""
+    fastapi = pytest.importorskip("fastapi")
+    testclient = pytest.importorskip("fastapi.testclient")
+    pydantic = pytest.importorskip("pydantic")
+    app = fastapi.FastAPI()
+    answer = pydantic.create_model("Answer", hit=(mama_structs.Hit, ...), report=types.ErasureReport)
+    for route in (make_hits, make_page, make_list, make_memory, make_chain):
+        app.get(f"/{route.__name__}")(route)
+    app.get("/answer", response_model=answer)(lambda: answer(hit=hit(), report=types.ErasureReport()))
+    client = testclient.TestClient(app)
+
+    documented = client.get("/openapi.json").json()
+
+    assert {"/answer", "/make_chain", "/make_hits", "/make_list", "/make_memory", "/make_page"} == set(
+        documented["paths"]
+    )
+    assert {"title": "Hit", "type": "object"} == documented["components"]["schemas"]["Answer"]["properties"]["hit"]
+    assert hit().to_dict() == client.get("/answer").json()["hit"]
+
+
 def test_fastapi_route_returns_public_values():
     """With and without a return annotation, alone and inside other data."""
     fastapi = pytest.importorskip("fastapi")
@@ -398,3 +440,43 @@ def test_public_value_converts_to_dict_and_is_not_iterable():
     for call in (iter, len, list):
         with pytest.raises(TypeError):
             call(value)
+
+
+@pytest.mark.parametrize("name", sorted(name for name in VALUES if issubclass(VALUES[name], JsonMixin)))
+def test_keys_and_items_are_those_of_to_dict(name):
+    value = example(name)
+    if name == "References":  # a mapping of its own
+        return
+    data = value.to_dict()
+
+    assert [*data] == [*value.keys()]
+    assert data == {key: value[key] for key in data}
+
+
+def test_getting_one_item_converts_only_its_field(monkeypatch):
+    value = hit()
+    monkeypatch.setattr(JsonMixin, "to_dict", lambda _: pytest.fail("converted every field"))
+
+    assert 0.5 == value["relevance"]
+    assert "relevance" in value.keys()  # noqa: SIM118 - no mapping
+
+
+def test_missing_key_names_path_to_nested_value():
+    with pytest.raises(KeyError, match=r"Hit has no key 'content'\. Use \['memory'\]\['content'\]\."):
+        hit()["content"]
+    with pytest.raises(KeyError, match="Hit has no key 'xyzzy'"):
+        hit()["xyzzy"]
+
+
+def test_chain_is_indexed_by_position_slice_and_key():
+    versions = tuple(memory(id=f"decision_tea_{number}_00000000") for number in range(3))
+    chain = mama_structs.Chain(memories=versions)
+
+    assert versions[0] == chain[0]
+    assert versions[-1] == chain[-1]
+    assert versions[:2] == chain[:2]
+    assert [*reversed(versions)] == [*reversed(chain)]
+    assert random.choice(chain) in versions
+    assert chain.to_dict() == dict(chain.to_dict()) == {key: chain[key] for key in chain.keys()}  # noqa: SIM118 - no mapping
+    with pytest.raises(IndexError):
+        chain[3]

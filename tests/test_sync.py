@@ -4,6 +4,7 @@ import ast
 import asyncio
 import contextvars
 import inspect
+import io
 import os
 import pickle
 import runpy
@@ -283,6 +284,29 @@ def test_saved_memory_is_found(session, tmp_path):
     with session.fork() as fork:
         assert fork.refs != session.refs
         assert fork.memories.count() == session.memories.count()
+
+
+def test_iterator_arguments_are_consumed_in_callers_thread(session):
+    """The generators call the session, which would block its loop."""
+    threads = []
+
+    def describe(memory):
+        threads.append(threading.current_thread())
+        return f"copy of {memory.content}"
+
+    memories = session.memories
+    memories.save_many(iter(["shields help", "raids doubled", "ore is low"]))
+    copies = memories.save_many(describe(memory) for memory in memories.iter_all())
+    deleted = memories.delete(memory for memory in memories.iter_all() if memory.content.startswith("copy"))
+    erased = memories.erase(memories.iter_all())
+
+    assert {threading.current_thread()} == set(threads)
+    assert (3, 3, 3) == (len(copies), deleted, erased.count)
+
+
+def test_file_argument_is_not_consumed_as_iterator(session):
+    with pytest.raises(InvalidArgument, match="got StringIO"):
+        session.memories.save(io.StringIO("shields help"))
 
 
 def test_error_has_traceback_from_caller_to_origin(session):

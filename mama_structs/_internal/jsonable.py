@@ -479,6 +479,12 @@ class JsonMixin:
     # Without this, Python would iterate over integer keys, because the class defines `__getitem__`.
     __iter__: ClassVar[Any] = None
 
+    @classmethod
+    def _json_names(cls) -> tuple[str, ...]:
+        """Return the keys of `to_dict`."""
+        kind: Any = cls
+        return _get_json_names(kind)
+
     def to_dict(self) -> dict[str, Any]:
         """
         Return the public fields as JSON data: dicts with str keys, lists, str, numbers, bool and None.
@@ -486,9 +492,7 @@ class JsonMixin:
         The keys are the names of the attributes. Times are ISO 8601 text in UTC, enums their values.
         ``json.dumps`` accepts the result, but not the object itself.
         """
-        kind: Any = type(self)
-        names = chain((field.name for field in attrs.fields(kind)), self._json_properties)
-        return {name: to_public_json(getattr(self, name)) for name in names if not name.startswith("_")}
+        return {name: to_public_json(getattr(self, name)) for name in self._json_names()}
 
     def to_json(self) -> str:
         """Return the data of `to_dict` as JSON text."""
@@ -496,16 +500,39 @@ class JsonMixin:
 
     def keys(self) -> Collection[str]:
         """Return the keys of `to_dict`."""
-        return self.to_dict().keys()
+        return self._json_names()
 
     def __getitem__(self, key: str) -> Any:
         """Return one value of `to_dict`."""
-        return self.to_dict()[key]
+        if key in self._json_names():
+            return to_public_json(getattr(self, key))
+        raise KeyError(_describe_missing_key(self, key))
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: object, _handler: object) -> Any:
         """Return a pydantic schema that accepts instances and serializes them with `to_dict`."""
         return make_pydantic_schema(cls, cls.to_dict)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, _schema: object, _handler: object) -> dict[str, Any]:
+        """Return the JSON Schema of `to_dict`, with which FastAPI documents its routes."""
+        return {"type": "object", "title": cls.__name__}
+
+
+@functools.cache
+def _get_json_names(kind: Any) -> tuple[str, ...]:
+    """Return the public fields of a class and its `JsonMixin._json_properties`."""
+    names = chain((field.name for field in attrs.fields(kind)), kind._json_properties)
+    return tuple(name for name in names if not name.startswith("_"))
+
+
+def _describe_missing_key(value: JsonMixin, key: object) -> str:
+    """Return an error message, with the path to the key if a nested value has it."""
+    for name in value._json_names():
+        nested = getattr(value, name)
+        if isinstance(nested, JsonMixin) and key in nested._json_names():
+            return f"{type(value).__name__} has no key {key!r}. Use [{name!r}][{key!r}]."
+    return f"{type(value).__name__} has no key {key!r}"
 
 
 def make_pydantic_schema(cls: type, to_data: Callable[..., object]) -> Any:

@@ -8,14 +8,18 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import lazy_loader
 
 
 def make_lazy_exports(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
-    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package. Its stub ``__init__.pyi`` lists the names."""
+    """
+    Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package. Its stub ``__init__.pyi`` lists the names.
+
+    Submodules in ``from . import name as name`` are attributes, but not part of ``__all__``.
+    """
     # lazy_loader.attach_stub opens a file, which fails in a zip archive. The loader of the package reads from both.
     module = sys.modules[package]
     loader: Any = module.__spec__ and module.__spec__.loader
@@ -26,14 +30,21 @@ def make_lazy_exports(package: str) -> tuple[Callable[[str], object], Callable[[
             f"{package} was installed without its file __init__.pyi, which lists the public names"
         ) from error
     imported: dict[str, list[str]] = {}
+    submodules: set[str] = set()
     for node in stub.body:
-        if isinstance(node, ast.ImportFrom) and node.module:
-            imported.setdefault(node.module, []).extend(alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            found = [alias.name for alias in node.names]
+            if node.module:
+                imported.setdefault(node.module, []).extend(found)
+            else:
+                submodules.update(found)
     load, list_names, names = lazy_loader.attach(package, submod_attrs=imported)
 
     def load_public(name: str) -> object:
+        if name in submodules:
+            return importlib.import_module(f"{package}.{name}")
         if name not in names:
-            _raise_hint(package, name)
+            _raise_hint(package, name, caller=sys._getframe(1))
             # Raise the standard message of Python; lazy_loader has a different one.
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value: object = load(name)
@@ -42,17 +53,27 @@ def make_lazy_exports(package: str) -> tuple[Callable[[str], object], Callable[[
     return load_public, list_names, names
 
 
-def _raise_hint(package: str, name: str) -> None:
+def _raise_hint(package: str, name: str, *, caller: FrameType) -> None:
     """
-    Raise `ImportError` with the right call if callers guess this name in the top package.
+    Raise an error with the right call if callers guess this name in the top package.
 
-    An `AttributeError` would not do: ``from package import name`` replaces its message.
+    It is an `AttributeError`, as `hasattr` and `unittest.mock.patch` require. In ``from package import name`` Python
+    would replace its message, so there it is an `ImportError`.
     """
     if package == "mama_structs" and not name.startswith("_"):
+        from mama_structs._internal.hints.call_hints import make_attribute_error  # noqa: PLC0415 - only for errors
         from mama_structs._internal.hints.peer_names import MODULE_NAMES  # noqa: PLC0415 - only for errors
 
         if name in MODULE_NAMES:
-            raise ImportError(f"{package} has no {name!r}. Use {MODULE_NAMES[name]}.", name=package)
+            message = f"{package} has no {name!r}. Use {MODULE_NAMES[name]}."
+            if _is_from_import(caller):
+                raise ImportError(message, name=package)
+            raise make_attribute_error(message, name)
+
+
+def _is_from_import(caller: FrameType) -> bool:
+    """Return True if *caller*, the caller of ``__getattr__``, looks up a name for ``from package import name``."""
+    return caller.f_code.co_name == "_handle_fromlist" and "importlib" in caller.f_code.co_filename
 
 
 _load_callbacks: dict[str, list[Callable[[], object]]] = {}

@@ -7,6 +7,7 @@ import concurrent.futures.thread
 import contextlib
 import functools
 import inspect
+import io
 import os
 import sys
 import threading
@@ -202,7 +203,7 @@ class SyncProxy:
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         self._thread = _threads.get()
-        work = functools.partial(self._kind, *map(unwrap, arguments), **_unwrap_values(keywords))
+        work = functools.partial(self._kind, *map(_to_async_argument, arguments), **_to_async_keywords(keywords))
         try:
             self._inner = self._thread.run(work)
         except TypeError as error:
@@ -249,8 +250,18 @@ def unwrap(value: Any) -> Any:
     return value._inner if isinstance(value, SyncProxy) else value
 
 
-def _unwrap_values(keywords: dict[str, Any]) -> dict[str, Any]:
-    return {name: unwrap(value) for name, value in keywords.items()}
+def _to_async_argument(value: Any) -> Any:
+    """
+    Return an argument for an async method: the object of a proxy, or the list of an iterator's items.
+
+    The caller's thread consumes the iterator. It may call a proxy, which would block the loop's thread forever.
+    """
+    # A file is an iterator as well, but no list of items.
+    return [*value] if isinstance(value, Iterator) and not isinstance(value, io.IOBase) else unwrap(value)
+
+
+def _to_async_keywords(keywords: dict[str, Any]) -> dict[str, Any]:
+    return {name: _to_async_argument(value) for name, value in keywords.items()}
 
 
 def get_loop_thread() -> LoopThread:
@@ -308,13 +319,13 @@ def make_proxy_class(kind: type[Any], *, module: str, replaced: Mapping[str, Any
     own = _class_members(kind)
     for name, value in own.items():
         if isinstance(value, property):
-            members[name] = property(_make_method(value.fget), doc=value.__doc__)
+            members[name] = property(_make_method(name, value.fget), doc=value.__doc__)
         elif isinstance(value, staticmethod | classmethod):
             members[name] = staticmethod(make_blocking_function(getattr(kind, name)))
         elif inspect.isasyncgenfunction(value):
-            members[name] = _make_generator(value)
+            members[name] = _make_generator(name, value)
         elif inspect.isfunction(value) and not inspect.isasyncgenfunction(inspect.unwrap(value)):
-            members[name] = _make_method(value)
+            members[name] = _make_method(name, value)
     members = {
         name: value
         for name, value in members.items()
@@ -337,20 +348,30 @@ def _class_members(kind: type[Any]) -> dict[str, Any]:
     return members
 
 
-def _make_method(function: Any) -> Callable[..., Any]:
+def _find_function(inner: object, name: str) -> Callable[..., Any]:
+    """Return the function of a method or property. The class of *inner* may override that of the proxied class."""
+    member = getattr(type(inner), name)
+    function: Callable[..., Any] = getattr(member, "fget", member)
+    return function
+
+
+def _make_method(name: str, function: Any) -> Callable[..., Any]:
+    """Return a blocking method *name* that looks like *function*, the method of the proxied class."""
+
     @functools.wraps(function)
     def call(self: SyncProxy, *arguments: Any, **keywords: Any) -> Any:
-        given = map(unwrap, arguments)
-        work = functools.partial(function, self._inner, *given, **_unwrap_values(keywords))
+        given = map(_to_async_argument, arguments)
+        work = functools.partial(_find_function(self._inner, name), self._inner, *given, **_to_async_keywords(keywords))
         return self._wrap(self._thread.run(work))
 
     return call
 
 
-def _make_generator(function: Any) -> Callable[..., Any]:
+def _make_generator(name: str, function: Any) -> Callable[..., Any]:
     @functools.wraps(function)
     def iterate(self: SyncProxy, *arguments: Any, **keywords: Any) -> Iterator[Any]:
-        inner = function(self._inner, *map(unwrap, arguments), **_unwrap_values(keywords))
+        given = map(_to_async_argument, arguments)
+        inner = _find_function(self._inner, name)(self._inner, *given, **_to_async_keywords(keywords))
         try:
             with contextlib.suppress(StopAsyncIteration):
                 while True:
@@ -369,7 +390,7 @@ def make_blocking_function(function: Any) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
         thread = _threads.get()
-        work = functools.partial(function, *map(unwrap, arguments), **_unwrap_values(keywords))
+        work = functools.partial(function, *map(_to_async_argument, arguments), **_to_async_keywords(keywords))
         return _wrap_result(thread.run(work), thread)
 
     return call

@@ -160,7 +160,8 @@ def check_items(
     A single text, bytes or mapping is rejected, because it is probably a mistake.
     """
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        raise InvalidArgument(f"{name} must be a list of {item_kind}, got {type(value).__name__}")
+        hint = "pass [one async for one in ...]" if hasattr(value, "__aiter__") else None
+        raise InvalidArgument(f"{name} must be a list of {item_kind}, got {type(value).__name__}", hint=hint)
     found = tuple(value)
     if max_items is not None and len(found) > max_items:
         raise InvalidArgument(f"{name} must have at most {max_items} {item_noun}, got {len(found)}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from mama_structs._internal.event_loop import run_in_own_thread
-from mama_structs._internal.validation import is_url
+from mama_structs._internal.validation import invalid_argument, is_url
 from mama_structs.errors import InvalidArgument, repr_short
 from mama_structs.storage.files import absolute_path, is_store
 from mama_structs.storage.postgres.pool import check_url, has_session
@@ -29,6 +29,13 @@ async def check_store(location: Location) -> Path | str:
     elif not await run_in_own_thread(lambda: has_session(checked)):
         raise InvalidArgument("the database contains no session yet", hint="nothing was created; check its URL")
     return checked
+
+
+def check_location_type(name: str, location: object) -> None:
+    """Raise `InvalidArgument` if the required argument *name* is no location, such as an open session or None."""
+    if not isinstance(location, str | os.PathLike):
+        rule = "must be a directory or the URL of a server"
+        raise invalid_argument(name, rule, location, hint="for an open session, pass its location")
 
 
 def check_location(location: Location) -> Path | str:

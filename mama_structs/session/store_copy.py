@@ -27,7 +27,7 @@ from mama_structs.memory.upkeep.namespace_copy import CopyDigest, NamespaceCopie
 from mama_structs.refs.conversations.conversation_log import START_PREFIX
 from mama_structs.refs.conversations.transfer_rows import VOLATILE_PREFIXES, TransferRows, select_transfer_rows
 from mama_structs.session.backend import Backend, open_backend
-from mama_structs.session.location import Location, check_location, check_store
+from mama_structs.session.location import Location, check_location, check_location_type, check_store
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.backup import backup
 from mama_structs.storage.files import (
@@ -57,6 +57,8 @@ async def copy_store(
     source: Location, target: Location, *, namespace: str | None, progress: ProgressCallback | None
 ) -> CopyReport:
     """Copy a session's directory or server to another; see `admin.copy`."""
+    for name, location in (("source", source), ("target", target)):
+        check_location_type(name, location)
     origin, target_location = await check_store(source), check_location(target)
     if origin == target_location:
         raise InvalidArgument("source and target are the same store", hint="name another one")

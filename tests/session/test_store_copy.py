@@ -467,3 +467,16 @@ async def test_copy_detects_changes_of_target():
                 lambda _, told=told, lose=lose, target=target: told or (told.append(1), lose(target.memories)),
                 CopyDigest(),
             ).run()
+
+
+async def test_copy_of_open_session_or_none_asks_for_location(tmp_path):
+    async with Session.open(tmp_path / "a.mama", embedder=HashEmbedder()) as session:
+        for source, target, name, got in (
+            (session, tmp_path / "b", "source", "a Session"),
+            (None, tmp_path / "b", "source", "None"),
+            (tmp_path / "a.mama", session, "target", "a Session"),
+        ):
+            message = rf"{name} must be a directory or the URL of a server, got {got} \(for an open session, pass its location\)"
+            with pytest.raises(InvalidArgument, match=message):
+                await admin.copy(source, target)
+    assert not (tmp_path / "b").exists()

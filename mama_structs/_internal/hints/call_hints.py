@@ -68,11 +68,11 @@ def with_call_hints(hints: CallHints) -> Callable[[ClassT], ClassT]:
         if hints.constructor or hints.has_constructor:
             cls.__init__ = _wrap_constructor(cls.__init__, hints)  # type: ignore[misc]
         for operator, call in hints.operators.items():
-            setattr(cls, operator, _make_operator(operator, call))
+            setattr(cls, operator, _make_operator(cls.__name__, operator, call))
         if "__len__" in hints.operators:
             cls.__bool__ = _return_true  # type: ignore[attr-defined]  # otherwise `bool` would call `__len__`
         if hints.attributes:
-            cls.__getattr__ = functools.partialmethod(_raise_attribute_error, hints)  # type: ignore[attr-defined]
+            cls.__getattr__ = functools.partialmethod(_raise_attribute_error, cls.__name__, hints)  # type: ignore[attr-defined]
         return cls
 
     return decorate
@@ -258,17 +258,21 @@ def suggest_keyword(word: str, parameters: Sequence[str], hints: CallHints) -> s
     return f"It takes {', '.join(parameters)}." if parameters else "It takes no arguments."
 
 
-def _raise_attribute_error(self: object, hints: CallHints, name: str) -> NoReturn:
-    """Raise `AttributeError` for a missing attribute, with the right call if the name is a known guess."""
+def _raise_attribute_error(self: object, class_name: str, hints: CallHints, name: str) -> NoReturn:
+    """
+    Raise `AttributeError` for a missing attribute, with the right call if the name is a known guess.
+
+    *class_name* is the name of the class with the hints, because a subclass may be private.
+    """
     owner = type(self)
     # `hasattr` would also find names of the metaclass, such as `register` of abstract classes.
     if any(name in vars(one) for one in owner.__mro__):
         # A property raised AttributeError. Raise it again instead of reporting a missing attribute.
         object.__getattribute__(self, name)
     if name.startswith("_"):
-        raise AttributeError(f"{owner.__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        raise AttributeError(f"{class_name!r} object has no attribute {name!r}", name=name, obj=self)
     advice = _make_advice(name, [one for one in dir(owner) if not one.startswith("_")], hints)
-    raise make_attribute_error(f"{owner.__name__} has no {name!r}.{advice}", name)
+    raise make_attribute_error(f"{class_name} has no {name!r}.{advice}", name)
 
 
 def _make_advice(name: str, known: Iterable[str], hints: CallHints) -> str:
@@ -281,11 +285,11 @@ def _make_advice(name: str, known: Iterable[str], hints: CallHints) -> str:
     return f" Use {call}." if call else f" Did you mean {close!r}?" if close else ""
 
 
-def _make_operator(operator: str, call: str) -> Callable[..., NoReturn]:
+def _make_operator(class_name: str, operator: str, call: str) -> Callable[..., NoReturn]:
     """Return a special method that raises `TypeError` with the right call."""
 
-    def raise_hint(self: object, *_: object, **__: object) -> NoReturn:
-        raise TypeError(f"{type(self).__name__} {_OPERATOR_FAULTS[operator]}. Use {call}.")
+    def raise_hint(*_: object, **__: object) -> NoReturn:
+        raise TypeError(f"{class_name} {_OPERATOR_FAULTS[operator]}. Use {call}.")
 
     raise_hint.is_call_hint = True  # type: ignore[attr-defined]
     return raise_hint

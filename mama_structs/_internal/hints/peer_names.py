@@ -78,6 +78,7 @@ KEYWORDS: Final[Mapping[str, tuple[str, ...]]] = {
 """The right arguments by guessed keyword, best first; see `CallHints.keywords`."""
 
 MEMORY_STORE: Final = CallHints(
+    constructor="Use Session.open(location).memories.",
     attributes={
         **dict.fromkeys(("add", "store", "create", "insert", "append", "write", "upsert"), _SAVE),
         "put": _SAVE_OR_PUT,

@@ -230,6 +230,16 @@ class Chain(JsonMixin, GraphExportMixin):
     def __iter__(self) -> Iterator[Memory]:
         return iter(self.memories)
 
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> Memory: ...
+    @overload
+    def __getitem__(self, key: slice) -> tuple[Memory, ...]: ...
+    @overload
+    def __getitem__(self, key: str) -> Any: ...
+    def __getitem__(self, key: SupportsIndex | slice | str) -> Any:
+        """Return a memory by its index, memories by a slice, or one value of `to_dict` by its key."""
+        return super().__getitem__(key) if isinstance(key, str) else self.memories[key]
+
     def __str__(self) -> str:
         return "\n".join(_format_line(memory) for memory in self.memories) or "nothing"
 
@@ -485,6 +495,11 @@ class Results(list[ReprMixinT]):
     def __get_pydantic_core_schema__(cls, _source: object, _handler: object) -> Any:
         """Return a pydantic schema that accepts instances and serializes them with `to_dicts`."""
         return make_pydantic_schema(cls, cls.to_dicts)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, _schema: object, _handler: object) -> dict[str, Any]:
+        """Return the JSON Schema of `to_dicts`, with which FastAPI documents its routes."""
+        return {"type": "array", "items": {"type": "object"}}
 
     def to_frame(self) -> Any:
         """

@@ -442,11 +442,10 @@ class MemoryStore(MemoryReader):
         """
         self._shared.check()
         check_progress(progress)
-        if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
-            raise InvalidArgument(f"items must be a list of texts or mappings, got {type(items).__name__}")
+        given = _check.check_items("items", items, item_kind="texts or mappings")
         drafts: builtins.list[PreparedSave] = []
         resolve = _should_resolve_handles()
-        for position, item in enumerate(items):
+        for position, item in enumerate(given):
             if position % RECORDS_PER_YIELD == 0:
                 # Yield to the event loop so that a large batch does not block other tasks.
                 await asyncio.sleep(0)

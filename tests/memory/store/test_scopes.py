@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import warnings
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_helpers import SMALL, OpenedDirectory, PlainEngines
 
-from mama_structs import Filter, HashEmbedder, Session, Settings, admin
+from mama_structs import Filter, HashEmbedder, Session, Settings, admin, sync
 from mama_structs.errors import EmbedderMismatch, InvalidArgument, MemoryNotFound, MemoryReadOnly
 from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.model import MemoryType
@@ -143,6 +144,15 @@ async def test_hits_have_namespace_and_resume_uses_own_checkpoint(home):
         told = {line.rpartition("[")[2].rstrip("]"): f', in "{TEAM}"' in line for line in recalled.text.split("\n")}
         assert {True} == {told[hit.memory.id] for hit in recalled.hits if hit.memory.namespace == TEAM}
         assert ADA not in recalled.text
+
+
+async def test_sync_proxy_uses_members_of_scoped_memories(home):
+    def read():
+        with sync.Session.open(home, namespace=ADA, read_namespaces=[TEAM], embedder=SMALL) as session:
+            found = [memory.content for memory in session.memories.iter_all()]
+            return session.memories.read_namespaces, session.memories.latest_checkpoint(), len(found)
+
+    assert ((TEAM,), None, 3) == await asyncio.to_thread(read)
 
 
 async def test_recall_names_namespaces_of_conflicting_memories(home):
