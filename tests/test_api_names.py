@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 import mama_structs
-from mama_structs import MemoryStore, sync
+from mama_structs import Filter, MemoryStore, Session, sync
 from mama_structs import types as public_types
+from mama_structs._internal.validation import UNSET
 from mama_structs.errors import MamaStructsError
 
 SHARED = Path(mama_structs.__file__).parents[2] / "shared"
@@ -317,6 +318,85 @@ def test_method_accepts_the_positional_arguments_of_the_note(store, method, posi
     _, *parameters = inspect.signature(getattr(store, method)).parameters.values()
 
     assert positional == [one.name for one in parameters if one.kind is not inspect.Parameter.KEYWORD_ONLY]
+
+
+# The signatures of section 2 of the note, as the parameters of a lambda expression.
+LINKS_TO_ORIGIN = (
+    "links=(), evidence=(), tags=(), source=None, extra=None, {}created_at=None, created_by='user', origin=None, "
+    "valid_until=None"
+)
+COMMON, OF_CHECKPOINT = LINKS_TO_ORIGIN.format("on_duplicate='keep', "), LINKS_TO_ORIGIN.format("")
+DIRECT = "type=None, topic=None, since=None, where=None"
+SEARCH = f"{DIRECT}, limit=10, min_relevance=None, max_chars=None, superseded='demote', as_of=None"
+SIGNATURES = {
+    "save": f"content, *, type='insight', topic=None, {COMMON}",
+    "save_decision": f"content, *, topic, reasoning, confidence=0.7, supersedes=None, implements=(), {COMMON}",
+    "save_insight": f"content, *, topic=None, category=None, {COMMON}",
+    "save_context": f"content, *, topic=None, {COMMON}",
+    "save_checkpoint": f"content, *, topic=None, open_files=(), next_steps=(), implements=(), {OF_CHECKPOINT}",
+    "save_many": "items, *, progress=None",
+    "supersede": f"memory, content, *, reasoning, topic=None, confidence=0.7, implements=(), {COMMON}",
+    "set_outcome": "memory, outcome, *, reason=None, at=None, created_by='user'",
+    "update": "memory, content=None, *, reasoning=UNSET, topic=UNSET, tags=UNSET, valid_until=UNSET, "
+    "change_reason=None, origin=None",
+    "delete": "memories=None, *, where=None, dry_run=False",
+    "erase": "memories=None, *, where=None, dry_run=False, progress=None",
+    "list": f"*, {DIRECT}, limit=20, cursor=None, order='newest'",
+    "count": f"*, {DIRECT}",
+    "iter_all": f"*, {DIRECT}",
+    "search": f"query, *, {SEARCH}",
+    "explain": f"query, memory, *, {SEARCH}",
+    "similar": "memory=None, *, content=None, threshold=None, where=None, limit=10",
+    "get": "memory",
+    "evidence": "memory",
+    "details": "memory, *, link_types=None",
+    "history": "memory=None, *, topic=None, link_types=None",
+    "link": "from_memory, to_memory, relationship, *, confidence=0.8, reason=None, tags=(), created_at=None, "
+    "created_by='user'",
+    "unlink": "link",
+    "links": "memory=None, *, limit=100, cursor=None",
+    "traverse": "memory, *, link_types=None, max_depth=5, direction='both', min_strength=0.0, limit=1000",
+}
+FILTER = (
+    "*, type=None, topic=None, since=None, until=None, origin=None, min_trust=None, tags=None, mentions=None, "
+    "source=None, outcome=None, created_by=None, namespace=None, extra=None"
+)
+SESSION_OPEN = (
+    "location=None, *, structs=None, sources=(), embedder=None, reranker=None, judge=None, namespace='default', "
+    "read_namespaces=(), conversation=None, files_root=None, reference_options=None, resolver=None, settings=None, "
+    "tool_selector=None"
+)
+# Parameters that the note does not have, with the reason.
+EXTRA_PARAMETERS = {("set_outcome", "origin"): "tools pass it for a reason that a model wrote in the name of the user"}
+
+
+def to_parameters(text):
+    """Return the name, kind and default of each parameter of a signature of the note."""
+    return describe(eval(f"lambda {text}: None", {"UNSET": UNSET}))
+
+
+def describe(function):
+    parameters = inspect.signature(function).parameters.values()
+    return {one.name: (one.kind, one.default) for one in parameters if one.name != "self"}
+
+
+@pytest.mark.parametrize("store", [MemoryStore, sync.MemoryStore])
+@pytest.mark.parametrize("method", SIGNATURES)
+def test_method_has_the_parameters_of_the_note(store, method):
+    actual = describe(getattr(store, method))
+    explained = {name for owner, name in EXTRA_PARAMETERS if owner == method}
+
+    assert explained <= actual.keys()
+    assert to_parameters(SIGNATURES[method]) == {name: one for name, one in actual.items() if name not in explained}
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [(Session.open, SESSION_OPEN), (sync.Session.open, SESSION_OPEN), (Filter, FILTER)],
+    ids=["Session.open", "sync.Session.open", "Filter"],
+)
+def test_entry_point_has_the_parameters_of_the_note(function, expected):
+    assert to_parameters(expected) == describe(function)
 
 
 @pytest.mark.parametrize(

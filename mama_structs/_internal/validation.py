@@ -9,6 +9,7 @@ Each function returns the value, or raises `InvalidArgument` with the argument's
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import ipaddress
 import math
@@ -203,7 +204,16 @@ def check_time(name: str, value: object, *, now: datetime | None = None, in_futu
 
 
 def check_time_input(name: str, value: object) -> datetime | timedelta:
-    """Return a `TimeInput` as a time in UTC. Return a timedelta unchanged, so that it stays relative."""
+    """
+    Return a `TimeInput` as a time in UTC. Return a timedelta unchanged, so that it stays relative.
+
+    An ISO 8601 duration is converted to a timedelta, because the JSON form of a timedelta is such a text.
+    """
+    if isinstance(value, str) and value.startswith(("P", "-P")):
+        import msgspec  # noqa: PLC0415 - loaded only for durations
+
+        with contextlib.suppress(msgspec.ValidationError):
+            value = msgspec.convert(value, timedelta)
     if isinstance(value, timedelta):
         check_time(name, value)
         return value

@@ -134,8 +134,9 @@ class MemoryStore:
     def supersede(self, memory: MemoryLike, content: str, *, reasoning: str, topic: str | None = None,
         confidence: float = 0.7, implements: Iterable[MemoryLike] | MemoryLike = (), links: Sequence[Mapping[str,
         Any]] = (), evidence: Evidences = (), tags: str | Sequence[str] = (), source: str | None = None,
-        extra: Mapping[str, Any] | None = None, created_at: TimeInput | None = None, created_by: CreatedBy = 'user',
-        origin: Origin | None = None, valid_until: TimeInput | None = None) -> Memory: ...
+        extra: Mapping[str, Any] | None = None, on_duplicate: OnDuplicate = 'keep', created_at: TimeInput | None = None,
+        created_by: CreatedBy = 'user', origin: Origin | None = None,
+        valid_until: TimeInput | None = None) -> Memory: ...
     def link(self, from_memory: MemoryLike, to_memory: MemoryLike, relationship: str, *, confidence: float = 0.8,
         reason: str | None = None, tags: str | Sequence[str] = (), created_at: TimeInput | None = None,
         created_by: CreatedBy = 'user') -> Link: ...

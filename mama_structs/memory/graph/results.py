@@ -67,11 +67,11 @@ class Hit(ReprMixin):
     memory: Memory
     score: float
     relevance: float
-    signals: Mapping[str, float]
+    signals: Mapping[str, float] = attrs.field(hash=False)
     path: tuple[str, ...] = ()
     superseded_by: str | None = None
     duplicates: tuple[str, ...] = ()
-    terms: Mapping[str, float] = attrs.field(factory=dict)
+    terms: Mapping[str, float] = attrs.field(factory=dict, hash=False)
 
     @property
     def id(self) -> str:
@@ -130,7 +130,7 @@ class Explanation(ReprMixin):
     excluded_by: str | None = None
     score: float | None = None
     relevance: float | None = None
-    terms: Mapping[str, float] = attrs.field(factory=dict)
+    terms: Mapping[str, float] = attrs.field(factory=dict, hash=False)
     duplicate_of: str | None = None
     superseded_by: str | None = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -53,7 +53,7 @@ class MemoryUpdate:
         *,
         change_reason: object,
         origin: object,
-        inserted: Provenance | None,
+        inserted: Iterable[Provenance | None],
         at: datetime,
         max_chars: int,
     ) -> MemoryUpdate:
@@ -67,7 +67,7 @@ class MemoryUpdate:
             names = "content, reasoning, topic, tags or valid_until"
             raise InvalidArgument(f"update() needs {names}", hint="update(memory, 'the new text')")
         author = Provenance.from_author("user" if origin is None else _check.check_choice("origin", origin, ORIGINS))
-        author = author.merge_with(inserted)
+        author = author.merge_with(*inserted)
         reasoning, topic, tags = (changes[name] for name in ("reasoning", "topic", "tags"))
         ends: Any = changes["valid_until"]
         return cls(

@@ -133,7 +133,9 @@ async def draft_save(
     """
     inserted = [get_inserted_provenance()]
     if resolve:
-        request, found_texts = _insert_handle_texts(request, find_content)
+        given = {name: getattr(request, name, None) for name in ("content", "reasoning")}
+        changed, found_texts = insert_handle_texts(given, find_content)
+        request = attrs.evolve(request, **changed)
         inserted += found_texts
     memory = request.memory(namespace, now=now, max_content=settings.max_content)
     written_by = Provenance.from_author(memory.origin).merge_with(*inserted)
@@ -178,16 +180,17 @@ class _HandleText:
     provenance: Provenance = Provenance(UNKNOWN_ORIGIN, UNKNOWN_ORIGIN)  # noqa: RUF009 - immutable
 
 
-def _insert_handle_texts(request: SaveRequest, find_content: FindContent) -> tuple[SaveRequest, list[Provenance]]:
+def insert_handle_texts(
+    texts: Mapping[str, object], find_content: FindContent
+) -> tuple[dict[str, Any], list[Provenance]]:
     """
-    Replace each field that consists of one handle with the handle's text, and return the provenance of the texts.
+    Return the handle's text for each field that consists of one handle, and the provenance of these texts.
 
-    A backslash before a handle is removed and prevents the replacement.
+    A backslash before a handle is removed and prevents the replacement. Other fields are not returned.
     """
     changed: dict[str, Any] = {}
     inserted: list[Provenance] = []
-    for name in ("content", "reasoning"):
-        given = getattr(request, name, None)
+    for name, given in texts.items():
         exact = _HANDLE_PATTERN.fullmatch(given) if isinstance(given, str) else None
         if exact is None:
             continue
@@ -207,7 +210,7 @@ def _insert_handle_texts(request: SaveRequest, find_content: FindContent) -> tup
             content = _HandleText(*found)
             changed[name] = content.text
             inserted.append(content.provenance)
-    return attrs.evolve(request, **changed) if changed else request, inserted
+    return changed, inserted
 
 
 def _handle_text(name: str, item: str, find_content: FindContent, max_evidence: int) -> _HandleText | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
@@ -11,55 +13,101 @@ from msgspec import Meta
 
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.types.engine import Reader
-from mama_structs.memory.types.model import MAX_ID_CHARS
+from mama_structs.memory.types.model import MAX_ID_CHARS, Link
 
-Cursor: TypeAlias = dict[str, tuple[int, str, int]]
-"""
-The position in each namespace, which starts at its beginning if it has no entry.
-
-A position consists of the last memory's creation time in milliseconds since 1970, its id, and the number of its links
-on the pages so far.
-"""
-
-
-BEGINNING: Final = (0, "", 0)
-"""The position before the first memory of a namespace, in the order of creation."""
 # Clients can change a cursor, so reject numbers outside the range of the engines.
-_Number = Annotated[int, Meta(ge=0, le=2**53)]
-_decode: Final = msgspec.json.Decoder(
-    dict[str, tuple[_Number, Annotated[str, Meta(max_length=MAX_ID_CHARS)], _Number]]
-).decode
+_Milliseconds = Annotated[int, Meta(ge=0, le=2**53)]
+_Id = Annotated[str, Meta(max_length=MAX_ID_CHARS)]
+
+
+class Position(msgspec.Struct, frozen=True, array_like=True):
+    """
+    The last returned memory, and for lists of links the last returned link.
+
+    Args:
+        created_ms: The memory's creation time in milliseconds since 1970.
+        memory_id: The id of the memory. If it is empty, the position is before all memories of its millisecond.
+        link_time: The link's creation time.
+        link_id: The id of the link.
+
+    """
+
+    created_ms: _Milliseconds = 0
+    memory_id: _Id = ""
+    link_time: Annotated[datetime, Meta(tz=True)] | None = None
+    link_id: _Id = ""
+
+    def links_after(self, links: Sequence[Link]) -> list[Link]:
+        """Return the links after this position. They must be in the order of `Reader.links_of_many`."""
+        if self.link_time is None:
+            return list(links)
+        last = self.link_time, self.link_id
+        return [link for link in links if (link.created_at, link.id) > last]
+
+
+Positions: TypeAlias = Mapping[str, Position]
+"""The position in each namespace, which starts at its beginning if it has no entry."""
+
+
+class _Cursor(msgspec.Struct, frozen=True, array_like=True):
+    """The listed items and their order, the namespaces that the call reads, and the positions in them."""
+
+    listing: str
+    namespaces: tuple[str, ...]
+    positions: dict[str, Position]
+
+
+BEGINNING: Final = Position()
+"""The position before the first memory of a namespace, in the order of creation."""
+_decode: Final = msgspec.json.Decoder(_Cursor).decode
 MAX_NODE: Final = 2**62
 """A number above every node."""
 
 
-def format_cursor(position: Cursor) -> str:
-    """Return a cursor as URL-safe text."""
-    return base64.urlsafe_b64encode(msgspec.json.encode(position)).decode().rstrip("=")
+def format_cursor(positions: Positions | None, listing: str, namespaces: Sequence[str]) -> str | None:
+    """
+    Return a cursor as URL-safe text, or None after the last page.
+
+    Args:
+        positions: The positions after the page; None if it is the last one.
+        listing: The call with its items and their order, such as ``list(order='newest')``.
+        namespaces: The namespaces that the call reads.
+
+    """
+    if positions is None:
+        return None
+    data = msgspec.json.encode(_Cursor(listing, tuple(namespaces), dict(positions)))
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def parse_cursor(text: object, name: str = "cursor") -> Cursor:
-    """Return the position of a cursor; None is the first page."""
+def parse_cursor(text: object, listing: str, namespaces: Sequence[str]) -> Positions:
+    """
+    Return the positions of a cursor; None is the first page.
+
+    Raise `InvalidArgument` if the cursor was made for another listing or for other namespaces; see `format_cursor`.
+    """
     if text is None:
         return {}
     try:
         data = base64.b64decode(f"{text}{'=' * (-len(str(text)) % 4)}", altchars=b"-_", validate=True)
-        return _decode(data)
+        cursor = _decode(data)
     except (binascii.Error, UnicodeEncodeError, ValueError, msgspec.MsgspecError):
-        raise InvalidArgument(f"{name} is not the next_cursor of a page", hint="pass page.next_cursor") from None
+        raise InvalidArgument("cursor is not the next_cursor of a page", hint="pass page.next_cursor") from None
+    if (cursor.listing, cursor.namespaces) != (listing, tuple(namespaces)):
+        hint = "pass the next_cursor of the page before, with the same order, memory and namespaces"
+        raise InvalidArgument(f"cursor belongs to another call than {listing}", hint=hint)
+    return cursor.positions
 
 
-def find_bound(reader: Reader, position: tuple[int, str, int] | None, *, newest_first: bool) -> tuple[int, int] | None:
+def find_bound(reader: Reader, position: Position | None, *, newest_first: bool) -> tuple[int, int] | None:
     """
     Return the time and the node after which `Reader.window` continues, or None for the beginning.
 
-    A position without an id is before all memories of its millisecond. If the memory at the position was deleted,
-    others that were created in the same millisecond are returned again.
+    If the memory at the position was deleted, others that were created in the same millisecond are returned again.
     """
     if position is None:
         return None
-    created_ms, memory_id, _ = position
-    node = reader.find(memory_id)
+    node = reader.find(position.memory_id)
     if node is None:
         node = MAX_NODE if newest_first else -1
-    return created_ms, node
+    return position.created_ms, node

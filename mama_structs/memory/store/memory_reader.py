@@ -40,7 +40,7 @@ from mama_structs.memory.search import search_plan as search
 from mama_structs.memory.search.explanation import explain
 from mama_structs.memory.search.search_plan import SearchQuery, SearchRequest, SimilarityRequest, SupersededMode
 from mama_structs.memory.store import maintenance
-from mama_structs.memory.store.cursors import Cursor, find_bound, format_cursor, parse_cursor
+from mama_structs.memory.store.cursors import BEGINNING, Position, Positions, find_bound, format_cursor, parse_cursor
 from mama_structs.memory.types import requests
 from mama_structs.memory.types.engine import (
     DISPLAY_BOUNDS,
@@ -174,7 +174,8 @@ class MemoryReader:
         """
         Return one page of the memories that have not expired, ordered by their time of creation.
 
-        Memories that are saved between two calls neither repeat nor hide others.
+        Memories that are saved between two calls neither repeat nor hide others. If the last memory of a page is
+        deleted before the next call, memories that were created in the same millisecond are returned again.
 
         Args:
             type: Only this type, or these types.
@@ -185,31 +186,46 @@ class MemoryReader:
             cursor: `Page.next_cursor` of the page before; the other arguments must be the same. None for the first.
             order: ``"newest"`` or ``"oldest"`` first.
 
+        Raises:
+            InvalidArgument: An argument is invalid, or the cursor belongs to another order or to other namespaces.
+
         """
         conditions = self._exclude_expired(self._conditions(where, type=type, topic=topic, since=since))
-        newest_first = _check.check_choice("order", order, ORDERS) == "newest"
-        return await self._list_page(conditions, check_limit(limit), parse_cursor(cursor), newest_first=newest_first)
+        most, listing = check_limit(limit), f"list(order={_check.check_choice('order', order, ORDERS)!r})"
+        after = parse_cursor(cursor, listing, self._namespaces)
+        memories, following = await self._list_page(conditions, most, after, newest_first=order == "newest")
+        return Page(memories, next_cursor=format_cursor(following, listing, self._namespaces))
+
+    @property
+    def _namespaces(self) -> tuple[str, ...]:
+        """The writable namespace, then the read-only ones."""
+        return self.namespace, *self.read_namespaces
 
     async def _list_page(
-        self, where: EngineFilter, limit: int, after: Cursor, *, newest_first: bool = True
-    ) -> Page[Memory]:
-        """Return the memories after the position of this namespace in *after*."""
+        self, where: EngineFilter, limit: int, after: Positions, *, newest_first: bool = True
+    ) -> tuple[builtins.list[Memory], Positions | None]:
+        """
+        Return the memories after the position of this namespace in *after*, and the positions after them.
+
+        After the last page the positions are None.
+        """
         position, local = after.get(self.namespace), self._localize(where)
 
-        def plan(reader: Reader) -> Page[Memory]:
+        def plan(reader: Reader) -> tuple[builtins.list[Memory], Positions | None]:
             bound = find_bound(reader, position, newest_first=newest_first)
             nodes = reader.window(local, newest_first=newest_first, after=bound, limit=limit + 1)
             memories = reader.get(nodes[:limit])
             if len(nodes) <= limit:
-                return Page(memories)
-            last = to_milliseconds(memories[-1].created_at), memories[-1].id, 0
-            return Page(memories, next_cursor=format_cursor({**after, self.namespace: last}))
+                return memories, None
+            last = Position(to_milliseconds(memories[-1].created_at), memories[-1].id)
+            return memories, {self.namespace: last}
 
         return await self._shared.read(plan)
 
     async def _get_newest(self, where: EngineFilter, limit: int) -> Results[Memory]:
         """Return the newest matching memories."""
-        return Results(await self._list_page(where, limit, {}))
+        memories, _ = await self._list_page(where, limit, {})
+        return Results(memories)
 
     async def iter_all(
         self,
@@ -242,55 +258,66 @@ class MemoryReader:
         """
         Return one page of the links of a memory, oldest first, or of all links, with previews of both memories.
 
+        Links that are removed between two calls neither repeat nor hide others. If the memory at which the last link
+        of a page of all links begins is deleted before the next call, links of memories that were created in the same
+        millisecond are returned again.
+
         Args:
             memory: The memory at which the links begin or end; None for all links, in the order in which the
                 memories at which they begin were created.
             limit: The maximum number of links on the page.
-            cursor: `Page.next_cursor` of the page before; None for the first page.
+            cursor: `Page.next_cursor` of the page before; *memory* must be the same. None for the first page.
 
         Raises:
+            InvalidArgument: An argument is invalid, or the cursor belongs to another call.
             MemoryNotFound: No memory has this id.
 
         """
         self._shared.check()
-        most, after = check_limit(limit), parse_cursor(cursor)
-        if memory is None:
-            return await self._list_links(most, after)
-        own = await self._read(
-            memory,
+        checked = None if memory is None else check_memory("memory", memory)
+        most, listing = check_limit(limit), "links()" if checked is None else f"links({checked!r})"
+        after = parse_cursor(cursor, listing, self._namespaces)
+        if checked is None:
+            links, following = await self._list_links(most, after)
+        else:
+            links, following = await self._list_links_of(checked, most, after)
+        return Page(links, next_cursor=format_cursor(following, listing, self._namespaces))
+
+    async def _list_links_of(
+        self, memory_id: str, limit: int, after: Positions
+    ) -> tuple[Sequence[Link], Positions | None]:
+        """Return a page of the links of one memory, and the positions after it, see `_list_page`."""
+        links = await self._read(
+            memory_id,
             lambda reader, node: results.add_previews(reader, reader.read_links(node)),
             ahead=lambda ahead: ahead.links_of_many(NO_NODES),
         )
-        _, _, start = after.get(self.namespace, (0, "", 0))
-        is_last = start + most >= len(own)
-        return Page(
-            own[start : start + most],
-            next_cursor=None if is_last else format_cursor({self.namespace: (0, "", start + most)}),
-        )
+        rest = after.get(self.namespace, BEGINNING).links_after(links)
+        page = rest[:limit]
+        if len(rest) <= limit:
+            return page, None
+        return page, {self.namespace: Position(0, memory_id, page[-1].created_at, page[-1].id)}
 
-    async def _list_links(self, limit: int, after: Cursor) -> Page[Link]:
-        """Return a page of all links, ordered by the creation time of their source memory."""
+    async def _list_links(self, limit: int, after: Positions) -> tuple[Sequence[Link], Positions | None]:
+        """Return a page of all links, ordered by the creation time of their source memory, and the positions."""
         position = after.get(self.namespace)
 
-        def plan(reader: Reader) -> Page[Link]:
-            bound, skipped = find_bound(reader, position, newest_first=False), position[2] if position else 0
+        def plan(reader: Reader) -> tuple[Sequence[Link], Positions | None]:
+            bound = find_bound(reader, position, newest_first=False)
             found: builtins.list[Link] = []
-            if position is not None and (node := reader.find(position[1])) is not None:
-                found += reader.links_of_many([node], "out")[0][skipped:]
+            if position is not None and (node := reader.find(position.memory_id)) is not None:
+                found += position.links_after(reader.read_links(node, "out"))
             while len(found) <= limit:
                 nodes = reader.window(newest_first=False, after=bound, limit=_NODES_PER_READ)
                 if not len(nodes):
-                    return Page(results.add_previews(reader, found))
+                    return results.add_previews(reader, found), None
                 found += [link for own in reader.links_of_many(nodes, "out") for link in own]
                 (last,) = reader.get(nodes[-1:])
                 bound = to_milliseconds(last.created_at), int(nodes[-1])
             page = found[:limit]
             (begin,) = reader.get([saving.require_node(reader, page[-1].from_id)])
-            told = sum(link.from_id == begin.id for link in page)
-            if position is not None and begin.id == position[1]:
-                told += skipped
-            cursor = format_cursor({self.namespace: (to_milliseconds(begin.created_at), begin.id, told)})
-            return Page(results.add_previews(reader, page), next_cursor=cursor)
+            end = Position(to_milliseconds(begin.created_at), begin.id, page[-1].created_at, page[-1].id)
+            return results.add_previews(reader, page), {self.namespace: end}
 
         return await self._shared.read(plan)
 

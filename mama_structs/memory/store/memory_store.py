@@ -40,8 +40,9 @@ from mama_structs.memory.upkeep import erasure
 from mama_structs.memory.upkeep.namespace_services import NamespaceServices
 from mama_structs.provenance import Origin, get_inserted_provenance, is_tool_call
 
-Evidences: TypeAlias = "str | Sequence[str | Memory | mama_structs.Ref | mama_structs.Descriptor]"
-"""Items of evidence: texts, memories or handles."""
+_Evidence: TypeAlias = "str | Memory | mama_structs.Ref | mama_structs.Descriptor"
+Evidences: TypeAlias = "_Evidence | Sequence[_Evidence]"
+"""One item of evidence or several: texts, memories or handles."""
 
 
 @with_call_hints(peer_names.MEMORY_STORE)
@@ -548,8 +549,8 @@ class MemoryStore(MemoryReader):
 
         Args:
             memory: The memory or its id.
-            content: The new text; None to leave it unchanged.
-            reasoning: A decision's new reasoning.
+            content: The new text, or a handle as for `save`; None to leave it unchanged.
+            reasoning: A decision's new reasoning; a handle is replaced as in *content*.
             topic: The new topic; None to remove the topic.
             tags: The new tags, which replace the old ones; None to remove all tags.
             valid_until: The new time of expiry; a timedelta counts from now, None means never.
@@ -560,18 +561,25 @@ class MemoryStore(MemoryReader):
         Raises:
             InvalidArgument: Nothing would change, *reasoning* is given for another type than a decision, or another
                 argument is invalid; nothing was changed.
+            HandleNotFound: A handle in the text does not exist; nothing was changed.
             MemoryNotFound: No memory has this id.
 
         """
         self._shared.check()
         now, record = self._shared.now, self._shared.record
+        texts: dict[str, Any] = {"content": content, "reasoning": reasoning}
+        inserted = [get_inserted_provenance()]
+        if _should_resolve_handles():
+            changed, found_texts = saving.insert_handle_texts(texts, self._find_content)
+            texts |= changed
+            inserted += found_texts
         asked = MemoryUpdate.checked(
             memory,
-            content,
-            {"reasoning": reasoning, "topic": topic, "tags": tags, "valid_until": valid_until},
+            texts["content"],
+            {"reasoning": texts["reasoning"], "topic": topic, "tags": tags, "valid_until": valid_until},
             change_reason=change_reason,
             origin=origin,
-            inserted=get_inserted_provenance(),
+            inserted=inserted,
             at=now,
             max_chars=self._settings.max_content,
         )
@@ -592,6 +600,7 @@ class MemoryStore(MemoryReader):
         tags: str | Sequence[str] = (),
         source: str | None = None,
         extra: Mapping[str, Any] | None = None,
+        on_duplicate: OnDuplicate = "keep",
         created_at: TimeInput | None = None,
         created_by: CreatedBy = "user",
         origin: Origin | None = None,
@@ -601,7 +610,7 @@ class MemoryStore(MemoryReader):
         Save a decision that supersedes another one, and return it.
 
         *memory* is the superseded decision or its id, whose topic is the default; all other arguments are those of
-        `save_decision`.
+        `save_decision`. A supersession is always saved, so ``on_duplicate="merge"`` merges nothing.
 
         Raises:
             InvalidArgument: The memory is not a decision, or another argument is invalid; nothing was saved.
@@ -624,6 +633,7 @@ class MemoryStore(MemoryReader):
                 tags=tags,
                 source=source,
                 extra=extra,
+                on_duplicate=on_duplicate,
                 created_at=self._time("created_at", created_at),
                 created_by=created_by,
                 origin=origin,
@@ -688,6 +698,8 @@ class MemoryStore(MemoryReader):
             LinkNotFound: No link has this id.
 
         """
+        if not isinstance(link, Link | str):
+            raise _check.invalid_argument("link", "must be a Link or its id", link)
         checked = link.id if isinstance(link, Link) else check_id("link", link)
 
         def plan(writer: Writer) -> None:
@@ -741,6 +753,8 @@ class MemoryStore(MemoryReader):
         The call also erases the reasons of their outcomes, evidence texts that no other memory cites, the refs and
         descriptors with these texts, and their ids in other memories.
         The whole journal is rewritten; meanwhile searches continue and saves wait.
+        An erasure of at least one memory also removes the bytes of memories that `delete` deleted before. If no memory
+        matches, the journal is not rewritten and these bytes remain, so erase memories without deleting them first.
         If another process still holds some of the data open, for example in a long read, the result reports it, and the
         data is erased at the next opportunity. If this process is killed half-way, the next opening erases the rest.
 

@@ -20,7 +20,6 @@ from mama_structs.memory.graph.results import (
     Chain,
     Hit,
     MemoryLike,
-    Page,
     Results,
     SimilarMemory,
     TraversedMemory,
@@ -30,7 +29,7 @@ from mama_structs.memory.graph.results import (
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.save.save_plan import FindContent, PreparedSave, no_content
 from mama_structs.memory.search.search_plan import SearchQuery, SimilarityRequest
-from mama_structs.memory.store.cursors import BEGINNING, Cursor, format_cursor
+from mama_structs.memory.store.cursors import BEGINNING, Position, Positions
 from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.engine import (
     DISPLAY_BOUNDS,
@@ -141,39 +140,37 @@ class ScopedMemories(MemoryStore):
         return shown, min(sum(len(hits) + more for hits, more in found), limit) - len(shown)
 
     async def _list_page(
-        self, where: EngineFilter, limit: int, after: Cursor, *, newest_first: bool = True
-    ) -> Page[Memory]:
+        self, where: EngineFilter, limit: int, after: Positions, *, newest_first: bool = True
+    ) -> tuple[list[Memory], Positions | None]:
         pages = [await one._list_page(where, limit, after, newest_first=newest_first) for one in self._scopes]
-        merged = sorted(
-            (memory for page in pages for memory in page), key=lambda one: one.created_at, reverse=newest_first
-        )[:limit]
-        if len(merged) == sum(map(len, pages)) and all(page.next_cursor is None for page in pages):
-            return Page(merged)
-        position = dict(after)
+        every = [memory for memories, _ in pages for memory in memories]
+        merged = sorted(every, key=lambda one: one.created_at, reverse=newest_first)[:limit]
+        if len(merged) == len(every) and all(following is None for _, following in pages):
+            return merged, None
+        positions = dict(after)
         for memory in merged:
-            position[memory.namespace] = to_milliseconds(memory.created_at), memory.id, 0
+            positions[memory.namespace] = Position(to_milliseconds(memory.created_at), memory.id)
         # Move every namespace to the time of the last memory. Otherwise a memory saved between two pages, with a time
         # of an earlier page, would break the order.
         end = to_milliseconds(merged[-1].created_at)
         for one in self._scopes:
-            if one.namespace not in position or position[one.namespace][0] != end:
-                position[one.namespace] = end, "", 0
-        return Page(merged, next_cursor=format_cursor(position))
+            if one.namespace not in positions or positions[one.namespace].created_ms != end:
+                positions[one.namespace] = Position(end)
+        return merged, positions
 
-    async def _list_links(self, limit: int, after: Cursor) -> Page[Link]:
+    async def _list_links(self, limit: int, after: Positions) -> tuple[Sequence[Link], Positions | None]:
         # List one namespace after another, because links have no common order.
         names = [one.namespace for one in self._scopes]
         start = next((names.index(name) for name in names if name in after), 0)
-        page: Page[Link] = Page()
+        page: list[Link] = []
         for position, one in enumerate(self._scopes[start:], start):
-            own = await one._list_links(limit - len(page), after if position == start else {})
-            page += own
-            if own.next_cursor is not None or len(page) == limit:
-                following = own.next_cursor
+            links, following = await one._list_links(limit - len(page), after if position == start else {})
+            page += links
+            if following is not None or len(page) == limit:
                 if following is None and position + 1 < len(names):
-                    following = format_cursor({names[position + 1]: BEGINNING})
-                return Page(page, next_cursor=following)
-        return page
+                    following = {names[position + 1]: BEGINNING}
+                return page, following
+        return page, None
 
     async def latest_checkpoint(self) -> Memory | None:
         """

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import enum
-import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from functools import partial
 from typing import Any, Final, TypeAlias
 
 import attrs
 
+import mama_structs  # Imported for the annotations. The names are resolved lazily, when type hints are evaluated.
 from mama_structs._internal import validation as _check
 from mama_structs._internal.hints import peer_names
 from mama_structs._internal.hints.call_hints import with_call_hints
-from mama_structs._internal.jsonable import JsonMixin
+from mama_structs._internal.jsonable import JsonMixin, canonical_json, has_text_form
 from mama_structs._internal.validation import TimeInput
 from mama_structs.errors import InvalidArgument, repr_short
 from mama_structs.memory.types.engine import EngineFilter
@@ -42,7 +41,9 @@ def _check_choices(known: Iterable[Any]) -> Callable[[str, object], frozenset[An
 
 
 def _check_names(name: str, value: object) -> frozenset[str]:
-    found = frozenset(check_ids(name, [value] if isinstance(value, str) else value))
+    several = [value] if isinstance(value, str) or has_text_form(type(value)) else _check.check_items(name, value)
+    # An `EntityId` has a text form.
+    found = frozenset(check_ids(name, [str(one) if has_text_form(type(one)) else one for one in several]))
     if not found:
         raise InvalidArgument(f"{name} must name at least one id", hint="leave it out to mean any")
     return found
@@ -94,7 +95,8 @@ class Filter(JsonMixin):
     Args:
         type: Its type is this one, or one of these.
         topic: Its topic, exactly as it was saved.
-        since: It was created at this time or later. A `timedelta` counts back from the time of the call.
+        since: It was created at this time or later. A `timedelta`, or an ISO 8601 duration such as ``"P7D"``, counts
+            back from the time of the call.
         until: It was created before this time.
         origin: The author of its text is this one, or one of these: ``"user"``, ``"model"``, ``"tool"``, ``"outside"``.
         min_trust: It is trusted at least as much as this origin, see `Memory.trust`.
@@ -118,13 +120,13 @@ class Filter(JsonMixin):
     origin: Origin | Iterable[Origin] | None = None
     min_trust: Origin | None = None
     tags: str | Iterable[str] | None = None
-    mentions: str | Iterable[str] | None = None
+    mentions: str | mama_structs.EntityId | Iterable[str | mama_structs.EntityId] | None = None
     source: str | None = None
     outcome: Outcome | str | None = None
     created_by: CreatedBy | None = None
     namespace: str | None = None
-    # Compare the JSON text, because True == 1 in Python.
-    extra: Mapping[str, Any] | None = attrs.field(default=None, eq=partial(json.dumps, sort_keys=True), hash=False)
+    # Compare as engines do: 1 equals 1.0, but not True.
+    extra: Mapping[str, Any] | None = attrs.field(default=None, eq=canonical_json, hash=False)
 
     def __repr__(self) -> str:
         given = ((field.name, getattr(self, field.name)) for field in attrs.fields(Filter))

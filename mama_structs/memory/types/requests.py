@@ -121,8 +121,10 @@ def check_tags(name: str, value: object) -> tuple[str, ...]:
 
 
 def check_evidence(name: str, value: object) -> tuple[str, ...]:
-    """Return items of evidence as texts. A memory becomes its id, a ref or descriptor its handle."""
-    several = (value,) if isinstance(value, str) else _check.check_items(name, value, max_items=MAX_ITEMS)
+    """Return one item of evidence or several as texts. A memory becomes its id, a ref or descriptor its handle."""
+    if isinstance(value, str) or _evidence_text(value) is not value:
+        value = (value,)
+    several = _check.check_items(name, value, item_kind="texts, memories, refs or descriptors", max_items=MAX_ITEMS)
     return _check_texts(name, [_evidence_text(one) for one in several])
 
 
@@ -315,15 +317,17 @@ def parse_request(item: object, *, now: datetime) -> SaveRequest:
         if given.get(name) is not None:
             given[name] = _check.check_time(name, given[name], now=now, in_future=in_future)
     kind = _check.check_choice("type", given.pop("type", MemoryType.INSIGHT), _REQUEST_BY_TYPE)
-    try:
-        return _REQUEST_BY_TYPE[kind](**given)
-    except TypeError as error:
-        # The message of the `TypeError` is safe to show, because it names the argument but contains no value.
-        problem = str(error).partition("() ")[2] or "its arguments are not those of its type"
-        parameters = [one.name for one in attrs.fields(_REQUEST_BY_TYPE[kind])]
-        hints = [suggest_keyword(name, parameters, peer_names.MEMORY_STORE) for name in given if name not in parameters]
-        hint = f"{hints[0][:1].lower()}{hints[0][1:].removesuffix('.')}" if hints else None
-        raise InvalidArgument(f"{kind.value}: {problem}", hint=hint) from None
+    fields = [field for field in attrs.fields(_REQUEST_BY_TYPE[kind]) if field.init]
+    parameters = [field.name for field in fields]
+    for name in given:
+        if name not in parameters:
+            hint = suggest_keyword(name, parameters, peer_names.MEMORY_STORE)
+            hint = f"{hint[:1].lower()}{hint[1:].removesuffix('.')}"
+            raise InvalidArgument(f"save_{kind.value}() has no {name!r:.200}", hint=hint)
+    missing = [field.name for field in fields if field.default is attrs.NOTHING and field.name not in given]
+    if missing:
+        raise InvalidArgument(f"save_{kind.value}() needs {' and '.join(f'{name}=' for name in missing)}")
+    return _REQUEST_BY_TYPE[kind](**given)
 
 
 @attrs.frozen(kw_only=True)

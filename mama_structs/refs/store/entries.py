@@ -164,7 +164,7 @@ class Ref(_StoredText):
 
     id: str
     version: int
-    attributes: Mapping[str, str] = attrs.field(factory=dict)
+    attributes: Mapping[str, str] = attrs.field(factory=dict, hash=False)
     is_complete: bool = True
 
     def _repr_content(self) -> ReprContent:

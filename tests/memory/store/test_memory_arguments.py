@@ -11,8 +11,8 @@ import attrs
 import pytest
 from memory_helpers import SMALL, OpenedDirectory, PlainEngines
 
-from mama_structs import Filter, MemoryStore, MemoryType, Outcome, admin
-from mama_structs.errors import InvalidArgument, MemoryNotFound
+from mama_structs import Filter, MemoryStore, MemoryType, Outcome, Session, admin
+from mama_structs.errors import HandleNotFound, InvalidArgument, MemoryNotFound
 from mama_structs.settings import MemorySettings
 from mama_structs.testing import FakeClock
 
@@ -490,3 +490,56 @@ async def test_results_are_json(store):
     assert {"a": 1} == page.to_dicts()[0]["metadata"]["extra"]
     assert "fact" in hits.to_dicts()[0]["memory"]["content"]
     assert () == (await admin.check(store)).issues
+
+
+async def test_unlink_names_the_accepted_types(store):
+    with pytest.raises(InvalidArgument, match="link must be a Link or its id, got 5"):
+        await store.unlink(5)
+
+
+async def test_supersede_validates_on_duplicate_and_always_saves(store):
+    first = await store.save_decision("use JWT", topic="auth", reasoning="stateless")
+    with pytest.raises(InvalidArgument, match="on_duplicate must be one of keep, merge"):
+        await store.supersede(first, "use JWT", reasoning="stateless", on_duplicate="twice")
+    second = await store.supersede(first, "use JWT", reasoning="stateless", on_duplicate="merge")
+
+    assert [second.id, first.id] == [one.id for one in await store.history(second)]
+
+
+async def test_one_evidence_object_is_like_a_list_of_one(tmp_path):
+    async with Session.open(tmp_path, embedder=SMALL) as session:
+        memory, ref = await session.memories.save("a source"), session.refs.put("plan", "the plan")
+        descriptor = session.refs.add("a long answer")
+        (hit,) = await session.memories.search("a source")
+        for item in (memory, hit, ref, descriptor):
+            one = await session.memories.save("one", evidence=item)
+            several = await session.memories.save("several", evidence=[item])
+            assert one.evidence == several.evidence != ()
+
+
+async def test_update_replaces_handles_as_save_does(tmp_path):
+    async with Session.open(tmp_path, embedder=SMALL) as session:
+        session.refs.put("plan", "the plan")
+        memories = session.memories
+        memory = await memories.save_decision("a", topic="t", reasoning="b")
+        saved = await memories.save("ref:plan")
+        changed = await memories.update(memory, "ref:plan", reasoning="\\ref:plan")
+        with pytest.raises(HandleNotFound):
+            await memories.update(memory, "ref:missing")
+
+        assert ("the plan", "ref:plan") == (changed.content, changed.reasoning)
+        assert (saved.origin, saved.trust) == (changed.origin, changed.trust)
+        assert changed == await memories.get(memory)
+
+
+async def test_results_with_mappings_are_hashable(tmp_path):
+    async with Session.open(tmp_path, embedder=SMALL) as session:
+        memory = await session.memories.save("tea is at four")
+        hits = await session.memories.search("tea")
+        explanation = await session.memories.explain("tea", memory)
+        recall = await session.recall("tea is at four")
+        values = [*hits, explanation, recall, session.refs.put("x", "text"), session.refs.add("text")]
+
+        assert values
+        assert len(values) == len({*values})
+        assert {*hits} == {*map(attrs.evolve, hits)}

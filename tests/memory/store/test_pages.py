@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -139,13 +140,66 @@ async def test_invalid_cursor_is_rejected(place, cursor):
             await call(cursor=cursor)
 
 
-@pytest.mark.parametrize("position", [[10**30, "x", 0], [-1, "x", 0], [0, "x" * 1000, 0], [0, "x", -1], [0, "x"]])
+@pytest.mark.parametrize(
+    "position",
+    [[10**30, "x", None, ""], [-1, "x", None, ""], [0, "x" * 1000, None, ""], [0, "x", "2026-01-01T00:00:00", "y"],
+     [0, "x", "later", "y"], ["x"], 0],
+)  # fmt: skip
 async def test_cursor_with_invalid_position_is_rejected(place, position):
     """A client may return a changed cursor."""
-    cursor = base64.urlsafe_b64encode(json.dumps({"default": position}).encode()).decode().rstrip("=")
     store = await place.memories()
-    with pytest.raises(InvalidArgument, match="cursor"):
-        await store.list(cursor=cursor)
+    for number in range(2):
+        await store.save(f"note {number}")
+    listing, names, _ = json.loads(base64.urlsafe_b64decode((await store.list(limit=1)).next_cursor + "=="))
+    changed = json.dumps([listing, names, {"default": position}]).encode()
+    with pytest.raises(InvalidArgument, match="cursor is not the next_cursor of a page"):
+        await store.list(cursor=base64.urlsafe_b64encode(changed).decode().rstrip("="))
+
+
+async def test_cursor_of_another_call_is_rejected(place):
+    """The page would be wrong: empty, incomplete, or the first one again."""
+    own, team = await place.memories("own"), await place.memories("team")
+    for store in (own, team):
+        hub = await store.save("hub")
+        for number in range(3):
+            await store.link(await store.save(f"spoke {number}"), hub, "refines")
+    scoped = await place.memories("own", reads=["team"])
+    calls = {
+        "newest": functools.partial(own.list, limit=1),
+        "oldest": functools.partial(own.list, limit=1, order="oldest"),
+        "team": functools.partial(team.list, limit=1),
+        "scoped": functools.partial(scoped.list, limit=1),
+        "links": functools.partial(own.links, limit=1),
+        "team's links": functools.partial(team.links, limit=1),
+        "scoped links": functools.partial(scoped.links, limit=1),
+        "links of a memory": functools.partial(own.links, (await own.list(order="oldest"))[0], limit=1),
+    }
+    cursors = {name: (await call()).next_cursor for name, call in calls.items()}
+
+    assert None not in cursors.values()
+    for name, call in calls.items():
+        assert 1 == len(await call(cursor=cursors[name]))
+        for cursor in (cursors[other] for other in calls if other != name):
+            with pytest.raises(InvalidArgument, match=r"cursor belongs to another call than (list|links)\(") as caught:
+                await call(cursor=cursor)
+            assert "the same order" in caught.value.hint
+
+
+@pytest.mark.parametrize("of_memory", [True, False])
+@pytest.mark.parametrize("removed", [0, 1])
+async def test_links_removed_between_pages_hide_no_others(place, of_memory, removed):
+    """The removed link may be the last one of the page."""
+    store = await place.memories()
+    others = [await store.save(f"spoke {number}") for number in range(5)]
+    hub = await store.save("hub")
+    for other in others:
+        await store.link(hub, other, "refines")
+    list_links = functools.partial(store.links, hub) if of_memory else store.links
+    whole = await list_links()
+    page = await list_links(limit=2)
+    await store.unlink(page[removed])
+
+    assert whole[2:] == await list_links(cursor=page.next_cursor)
 
 
 async def test_iter_all_excludes_later_saves_and_deleted_memories(place):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs import Filter, MemoryType
+from mama_structs import EntityId, Filter, MemoryType
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.types.engine import EngineFilter
 from mama_structs.memory.types.filters import to_engine_filter
@@ -172,3 +172,31 @@ def test_filters_with_extra_of_different_json_are_not_equal():
 def test_extra_rejects_integer_that_has_too_many_digits_for_json():
     with pytest.raises(InvalidArgument, match="extra must have integers of at most"):
         Filter(extra={"a": 10**5000})
+
+
+def test_filters_with_equal_numbers_in_extra_are_equal():
+    """Both match the same memories."""
+    assert Filter(extra={"a": 1}) == Filter(extra={"a": 1.0})
+
+
+def test_mentions_accepts_entity_ids():
+    one, other = EntityId.parse("1-11"), EntityId.parse("2-1")
+
+    assert Filter(mentions="1-11") == Filter(mentions=one)
+    assert Filter(mentions=["1-11", "2-1"]) == Filter(mentions=[one, other]) == Filter(mentions=("1-11", other))
+
+
+@given(
+    back=st.timedeltas(timedelta(0), timedelta(days=3650)),
+    end=st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001 - a bound
+)
+def test_filter_is_equal_after_a_round_trip_through_its_json_form(back, end):
+    where = Filter(**EVERYTHING | {"since": back, "until": end})
+
+    assert where == Filter(**where.to_dict())
+
+
+@pytest.mark.parametrize("text", ["P", "PX", "P1", "-P1D"])
+def test_invalid_duration_is_rejected(text):
+    with pytest.raises(InvalidArgument, match="since must"):
+        Filter(since=text)
