@@ -20,7 +20,7 @@ _Milliseconds = Annotated[int, Meta(ge=0, le=2**53)]
 _Id = Annotated[str, Meta(max_length=MAX_ID_CHARS)]
 
 
-class Position(msgspec.Struct, frozen=True, array_like=True):
+class CursorPosition(msgspec.Struct, frozen=True, array_like=True):
     """
     The last returned memory, and for lists of links the last returned link.
 
@@ -45,21 +45,21 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
         return [link for link in links if (link.created_at, link.id) > last]
 
 
-Positions: TypeAlias = Mapping[str, Position]
+Positions: TypeAlias = Mapping[str, CursorPosition]
 """The position in each namespace, which starts at its beginning if it has no entry."""
 
 
-class _Cursor(msgspec.Struct, frozen=True, array_like=True):
+class _CursorContent(msgspec.Struct, frozen=True, array_like=True):
     """The listed items and their order, the namespaces that the call reads, and the positions in them."""
 
     listing: str
     namespaces: tuple[str, ...]
-    positions: dict[str, Position]
+    positions: dict[str, CursorPosition]
 
 
-BEGINNING: Final = Position()
+BEGINNING: Final = CursorPosition()
 """The position before the first memory of a namespace, in the order of creation."""
-_decode: Final = msgspec.json.Decoder(_Cursor).decode
+_decode: Final = msgspec.json.Decoder(_CursorContent).decode
 MAX_NODE: Final = 2**62
 """A number above every node."""
 
@@ -76,7 +76,7 @@ def format_cursor(positions: Positions | None, listing: str, namespaces: Sequenc
     """
     if positions is None:
         return None
-    data = msgspec.json.encode(_Cursor(listing, tuple(namespaces), dict(positions)))
+    data = msgspec.json.encode(_CursorContent(listing, tuple(namespaces), dict(positions)))
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
@@ -99,7 +99,7 @@ def parse_cursor(text: object, listing: str, namespaces: Sequence[str]) -> Posit
     return cursor.positions
 
 
-def find_bound(reader: Reader, position: Position | None, *, newest_first: bool) -> tuple[int, int] | None:
+def find_bound(reader: Reader, position: CursorPosition | None, *, newest_first: bool) -> tuple[int, int] | None:
     """
     Return the time and the node after which `Reader.window` continues, or None for the beginning.
 

@@ -40,7 +40,14 @@ from mama_structs.memory.search import search_plan as search
 from mama_structs.memory.search.explanation import explain
 from mama_structs.memory.search.search_plan import SearchQuery, SearchRequest, SimilarityRequest, SupersededMode
 from mama_structs.memory.store import maintenance
-from mama_structs.memory.store.cursors import BEGINNING, Position, Positions, find_bound, format_cursor, parse_cursor
+from mama_structs.memory.store.cursors import (
+    BEGINNING,
+    CursorPosition,
+    Positions,
+    find_bound,
+    format_cursor,
+    parse_cursor,
+)
 from mama_structs.memory.types import requests
 from mama_structs.memory.types.engine import (
     DISPLAY_BOUNDS,
@@ -217,7 +224,7 @@ class MemoryReader:
             memories = reader.get(nodes[:limit])
             if len(nodes) <= limit:
                 return memories, None
-            last = Position(to_milliseconds(memories[-1].created_at), memories[-1].id)
+            last = CursorPosition(to_milliseconds(memories[-1].created_at), memories[-1].id)
             return memories, {self.namespace: last}
 
         return await self._shared.read(plan)
@@ -296,7 +303,7 @@ class MemoryReader:
         page = rest[:limit]
         if len(rest) <= limit:
             return page, None
-        return page, {self.namespace: Position(0, memory_id, page[-1].created_at, page[-1].id)}
+        return page, {self.namespace: CursorPosition(0, memory_id, page[-1].created_at, page[-1].id)}
 
     async def _list_links(self, limit: int, after: Positions) -> tuple[Sequence[Link], Positions | None]:
         """Return a page of all links, ordered by the creation time of their source memory, and the positions."""
@@ -316,7 +323,7 @@ class MemoryReader:
                 bound = to_milliseconds(last.created_at), int(nodes[-1])
             page = found[:limit]
             (begin,) = reader.get([saving.require_node(reader, page[-1].from_id)])
-            end = Position(to_milliseconds(begin.created_at), begin.id, page[-1].created_at, page[-1].id)
+            end = CursorPosition(to_milliseconds(begin.created_at), begin.id, page[-1].created_at, page[-1].id)
             return results.add_previews(reader, page), {self.namespace: end}
 
         return await self._shared.read(plan)

@@ -40,8 +40,10 @@ from mama_structs.memory.upkeep import erasure
 from mama_structs.memory.upkeep.namespace_services import NamespaceServices
 from mama_structs.provenance import Origin, get_inserted_provenance, is_tool_call
 
-_Evidence: TypeAlias = "str | Memory | mama_structs.Ref | mama_structs.Descriptor"
-Evidences: TypeAlias = "_Evidence | Sequence[_Evidence]"
+Evidences: TypeAlias = (
+    "str | Memory | mama_structs.Ref | mama_structs.Descriptor"
+    " | Sequence[str | Memory | mama_structs.Ref | mama_structs.Descriptor]"
+)
 """One item of evidence or several: texts, memories or handles."""
 
 

@@ -29,7 +29,7 @@ from mama_structs.memory.graph.results import (
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.save.save_plan import FindContent, PreparedSave, no_content
 from mama_structs.memory.search.search_plan import SearchQuery, SimilarityRequest
-from mama_structs.memory.store.cursors import BEGINNING, Position, Positions
+from mama_structs.memory.store.cursors import BEGINNING, CursorPosition, Positions
 from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.engine import (
     DISPLAY_BOUNDS,
@@ -149,13 +149,13 @@ class ScopedMemories(MemoryStore):
             return merged, None
         positions = dict(after)
         for memory in merged:
-            positions[memory.namespace] = Position(to_milliseconds(memory.created_at), memory.id)
+            positions[memory.namespace] = CursorPosition(to_milliseconds(memory.created_at), memory.id)
         # Move every namespace to the time of the last memory. Otherwise a memory saved between two pages, with a time
         # of an earlier page, would break the order.
         end = to_milliseconds(merged[-1].created_at)
         for one in self._scopes:
             if one.namespace not in positions or positions[one.namespace].created_ms != end:
-                positions[one.namespace] = Position(end)
+                positions[one.namespace] = CursorPosition(end)
         return merged, positions
 
     async def _list_links(self, limit: int, after: Positions) -> tuple[Sequence[Link], Positions | None]:

@@ -506,7 +506,7 @@ async def test_supersede_validates_on_duplicate_and_always_saves(store):
     assert [second.id, first.id] == [one.id for one in await store.history(second)]
 
 
-async def test_one_evidence_object_is_like_a_list_of_one(tmp_path):
+async def test_evidence_accepts_single_object(tmp_path):
     async with Session.open(tmp_path, embedder=SMALL) as session:
         memory, ref = await session.memories.save("a source"), session.refs.put("plan", "the plan")
         descriptor = session.refs.add("a long answer")
