@@ -40,10 +40,8 @@ from mama_structs.memory.upkeep import erasure
 from mama_structs.memory.upkeep.namespace_services import NamespaceServices
 from mama_structs.provenance import Origin, get_inserted_provenance, is_tool_call
 
-Evidences: TypeAlias = (
-    "str | Memory | mama_structs.Ref | mama_structs.Descriptor"
-    " | Sequence[str | Memory | mama_structs.Ref | mama_structs.Descriptor]"
-)
+# Type checkers read an alias in quotes only if it is one string.
+Evidences: TypeAlias = "str | Memory | mama_structs.Ref | mama_structs.Descriptor | Sequence[str | Memory | mama_structs.Ref | mama_structs.Descriptor]"  # noqa: E501
 """One item of evidence or several: texts, memories or handles."""
 
 
