@@ -336,17 +336,22 @@ class ExpectedState:
 
     def _delete(self, operation: Operation, _at: str, given: dict[str, Any]) -> Iterator[tuple[Item, Any]]:
         yield self._memory(operation.space, given["target"]), None
+        yield from self._outcome_reasons(operation.space, given["target"])
+
+    def _outcome_reasons(self, space: str, target: str) -> Iterator[tuple[Item, Any]]:
+        """Yield the contexts with the reasons of a decision's outcomes, which are deleted together with it."""
+        for (where, one, other, word), link in [*self.links.items()]:
+            if (where, other, word) == (space, target, "outcome_of") and link.now is not None:
+                reason = self._memory(space, one)
+                if reason.now is not None:
+                    yield reason, None
 
     def _forget(self, operation: Operation, _at: str, given: dict[str, Any]) -> Iterator[tuple[Item, Any]]:
         space, target = operation.space, given["target"]
         item = self._memory(space, target)
         kept = [*item.now["evidence"]]
         yield item, None
-        for (where, one, other, word), link in self.links.items():
-            if (where, other, word) == (space, target, "outcome_of") and link.now is not None:
-                reason = self._memory(space, one)
-                if reason.now is not None:
-                    yield reason, None
+        yield from self._outcome_reasons(space, target)
         yield from [*self._bridges(space, target)]
         gone = {entry.rpartition("#sha256:")[2] for entry in kept}
         for (where, _, _), ref in [*self.refs.items()]:
