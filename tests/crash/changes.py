@@ -246,7 +246,7 @@ async def save_many(author: Author, tag: str) -> None:
 
 async def remember(author: Author, tag: str) -> None:
     """Extract a memory from a message with a scripted model answer."""
-    content = text_of(tag)[:_MAX_LEARNED]
+    content = text_of(tag)[:_MAX_LEARNED].rstrip()
     # Include all words of the memory in the message.
     # Otherwise the memory gets the origin of a known memory that contains more of these words.
     message = f"{tag}-m {content}"
