@@ -442,11 +442,12 @@ def test_public_value_converts_to_dict_and_is_not_iterable():
             call(value)
 
 
-@pytest.mark.parametrize("name", sorted(name for name in VALUES if issubclass(VALUES[name], JsonMixin)))
+# The keys of `References` are entity ids.
+@pytest.mark.parametrize(
+    "name", sorted(name for name in VALUES if issubclass(VALUES[name], JsonMixin) and name != "References")
+)
 def test_keys_and_items_are_those_of_to_dict(name):
     value = example(name)
-    if name == "References":  # a mapping of its own
-        return
     data = value.to_dict()
 
     assert [*data] == [*value.keys()]

@@ -108,7 +108,7 @@ if hasattr(os, "register_at_fork"):
 
 def load_module(name: str) -> ModuleType:
     """
-    Import a module. Thread-safe.
+    Import a module. Several threads may call this concurrently.
 
     A fork waits until the import ends. Otherwise the child would block forever on a module that another thread loads.
     """

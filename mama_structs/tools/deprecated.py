@@ -101,7 +101,7 @@ _warned_names: set[str] = set()
 
 @attrs.frozen(kw_only=True, eq=False)
 class DeprecatedTools:
-    """Memory store of the deprecated tools, and a clock (seconds since 1970) to compute ages."""
+    """The memory store of the deprecated tools, and a clock in seconds since 1970, which they need for ages."""
 
     memories: MemoryStore
     clock: Callable[[], float] = time.time

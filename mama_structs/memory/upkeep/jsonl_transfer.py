@@ -97,7 +97,7 @@ class ExportHeader(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omi
 
 
 class ExportEnd(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The end line of an export."""
+    """The last line of an export file."""
 
     end: bool
     memories: int
