@@ -297,8 +297,8 @@ def test_to_json_preserves_text_and_extra(content, extra):
 
 def documented_fields(kind):
     """Return the names in the section Args of a class docstring."""
-    section = re.search(r"^    Args:\n((?:        .*\n|\n)*)", kind.__doc__ or "", re.MULTILINE)
-    return None if section is None else set(re.findall(r"^        (\w+): ", section[1], re.MULTILINE))
+    section = re.search(r"^Args:\n((?:    .*(?:\n|\Z)|\n)*)", inspect.cleandoc(kind.__doc__ or ""), re.MULTILINE)
+    return None if section is None else set(re.findall(r"^    (\w+): ", section[1], re.MULTILINE))
 
 
 @pytest.mark.parametrize("name", sorted(name for name in CLASSES if attrs.has(CLASSES[name])))

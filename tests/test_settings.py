@@ -1,5 +1,6 @@
 """Settings: bounds of values, environment variables and repr."""
 
+import inspect
 import json
 import re
 import sys
@@ -315,7 +316,8 @@ SECTIONS = [*(field.default.factory for field in attrs.fields(Settings)), Linkin
 def test_every_setting_is_documented(section):
     names = [field.name for field in attrs.fields(section)]
 
-    assert names == re.findall(r"^        (\w+): ", section.__doc__.partition("Raises:")[0], re.MULTILINE)
+    documented = inspect.getdoc(section).partition("Raises:")[0]
+    assert names == re.findall(r"^    (\w+): ", documented, re.MULTILINE)
     assert set(names) == {name for name in typing.get_type_hints(section) if not name.startswith("_")}
 
 
