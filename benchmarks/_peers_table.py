@@ -113,12 +113,12 @@ class Line:
 def part(*path: str, scale: float = 1) -> Callable[[dict[str, Any]], Any]:
     """Return a function that extracts a value from a peer's figures. It returns None if the value is missing."""
 
-    def of(own: Any) -> Any:
+    def extract(own: Any) -> Any:
         for name in path:
             own = None if own is None else own.get(name)
         return own if own is None else own * scale
 
-    return of
+    return extract
 
 
 def acknowledged(own: dict[str, Any]) -> str | None:

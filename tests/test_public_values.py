@@ -212,7 +212,7 @@ EXAMPLES = {
     "Suggestion": lambda: types.Suggestion("a", "code", "python", 1, 2, 1, "heading", "x"),
     "TraversedMemory": reached,
     "Usage": lambda: types.Usage(1, 10, 100, 1000),
-    "WireNames": lambda: types.WireNames._of(["save/decision"]),
+    "WireNames": lambda: types.WireNames._from_names(["save/decision"]),
 }  # fmt: skip
 
 
@@ -299,6 +299,11 @@ def documented_fields(kind):
     """Return the names in the section Args of a class docstring."""
     section = re.search(r"^Args:\n((?:    .*(?:\n|\Z)|\n)*)", inspect.cleandoc(kind.__doc__ or ""), re.MULTILINE)
     return None if section is None else set(re.findall(r"^    (\w+): ", section[1], re.MULTILINE))
+
+
+def test_documented_fields_are_read_from_docstrings():
+    """Without this, a docstring in another form would make the next test check nothing."""
+    assert {"memory", "score", "relevance", "path"} <= documented_fields(CLASSES["Hit"])
 
 
 @pytest.mark.parametrize("name", sorted(name for name in CLASSES if attrs.has(CLASSES[name])))

@@ -406,14 +406,14 @@ class ToolDecorator:
             # Fast path: models often pass this argument, and creating the options takes 5 microseconds.
             return None
         resolver, defaults = self._get_resolver_and_options()
-        if not reference_arguments and not defaults._wanted:
+        if not reference_arguments and not defaults._has_references:
             return None
         if resolver is not None and not resolver.settings.enabled:
             return None
         options, ceilings = (
             defaults._held(reference_arguments) if is_model_call.get() else (defaults._changed(reference_arguments), {})
         )
-        if not options._wanted:
+        if not options._has_references:
             return None
         if resolver is None:
             error = make_no_session_error(

@@ -147,7 +147,7 @@ class ReferenceOptions(JsonMixin):
             )
 
     @property
-    def _wanted(self) -> bool:
+    def _has_references(self) -> bool:
         """True if these options request any references."""
         return self.include_references is not False and self.reference_depth > 0
 

@@ -183,7 +183,7 @@ class Resolver:
         load = measure_input(payload, max_chars=MAX_SYNC_CHARS, max_items=MAX_SYNC_ITEMS)
         check_sync_size("payload", load, hint="await resolver.enrich(payload), which processes it in a thread")
         mapping = as_payload(payload)
-        if mapping is None or not options._wanted:
+        if mapping is None or not options._has_references:
             return []
         shape, scan = _classify_and_scan(mapping, self._detector, kind=kind, subject=subject)
         self._counters.look_alikes += len(scan.lookalikes)
@@ -293,7 +293,7 @@ class Resolver:
                 f"ids must be a list of ids, got {repr_short(ids)}", hint="for one id, give a list of one"
             )
         self._require_open()
-        if not self.settings.enabled or not options._wanted:
+        if not self.settings.enabled or not options._has_references:
             return References({})
         sought, given = self._make_draft(options), list(ids)
 
@@ -347,7 +347,7 @@ class Resolver:
         options = self._check_options(options)
         check_kind(kind)
         fields = check_primary(primary)
-        if not self.settings.enabled or not options._wanted:
+        if not self.settings.enabled or not options._has_references:
             return payload
         self._require_open()
         load = measure_input(payload)

@@ -481,7 +481,7 @@ class Session:
         from mama_structs.tools.instructions import render_memory_instructions  # noqa: PLC0415
 
         self._check_here()
-        memory = self.tools.wire_names._said(render_memory_instructions(self.tools, recalled=SENTENCE))
+        memory = self.tools.wire_names._replace_tool_names(render_memory_instructions(self.tools, recalled=SENTENCE))
         return "\n\n".join(filter(None, (memory, self.refs.system_prompt(handles=handles))))
 
     def fork(self, conversation: str | None = None) -> Session:

@@ -288,7 +288,7 @@ class ToolSet(Mapping[str, Tool]):
     @property
     def wire_names(self) -> WireNames:
         """The mapping between tool names and wire names, which every provider accepts."""
-        return WireNames._of(self, hidden=self._hidden())
+        return WireNames._from_names(self, hidden=self._hidden())
 
     def add(
         self,

@@ -101,10 +101,10 @@ class WireNames(JsonMixin):
     by_tool: Mapping[str, str]
     by_wire: Mapping[str, str]
     # Wire names of the visible tools, which are the only names that hints may suggest.
-    _told: tuple[str, ...]
+    _visible: tuple[str, ...]
 
     @classmethod
-    def _of(cls, names: Iterable[str], *, hidden: Iterable[str] = ()) -> Self:
+    def _from_names(cls, names: Iterable[str], *, hidden: Iterable[str] = ()) -> Self:
         """
         Assign a unique wire name to each tool.
 
@@ -129,9 +129,9 @@ class WireNames(JsonMixin):
             return self.by_wire[wire]
         if wire in self.by_tool:
             return wire
-        raise UnknownTool(wire, hint=make_name_hint(wire, self._told))
+        raise UnknownTool(wire, hint=make_name_hint(wire, self._visible))
 
-    def _said(self, text: str) -> str:
+    def _replace_tool_names(self, text: str) -> str:
         """Replace the tool names in a text with wire names. The text must not contain stored data."""
         # Skip names without a slash, because they equal their wire name or could be ordinary words.
         own = [name for name in self.by_tool if "/" in name]

@@ -110,7 +110,7 @@ async def test_langchain_schemas_reach_the_model():
             jsonschema.Draft202012Validator.check_schema(converted["parameters"])
 
             assert re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,39}", converted["name"])
-            assert session.tools.wire_names._said(tool.description) == converted["description"]
+            assert session.tools.wire_names._replace_tool_names(tool.description) == converted["description"]
             assert tool.input_schema == found[names[tool.name]].args_schema
             assert list(tool.input_schema["properties"]) == list(converted["parameters"]["properties"])
             assert tool.input_schema.get("required", []) == converted["parameters"].get("required", [])

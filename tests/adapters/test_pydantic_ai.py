@@ -190,7 +190,7 @@ async def test_pydantic_ai_definitions_are_valid(session):
 
         assert re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,39}", one.name)
         assert tool.input_schema == one.parameters_json_schema
-        assert session.tools.wire_names._said(tool.description) == one.description
+        assert session.tools.wire_names._replace_tool_names(tool.description) == one.description
         assert tool.annotations.read_only is one.metadata["read_only"]
 
 

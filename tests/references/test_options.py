@@ -24,7 +24,7 @@ def test_defaults_match_design():
         options.max_references,
         options.max_references_per_entity,
     )
-    assert options._wanted
+    assert options._has_references
     assert (False, "indicate", None, 5.0) == (options.metadata, options.on_error, options.max_bytes, options.deadline)
 
 
@@ -110,7 +110,7 @@ def test_scope_of_list_is_primary_unless_all_is_requested(asked, on_query, on_li
     ],
 )
 def test_wanted_is_false_at_depth_zero_or_without_references(options, wanted):
-    assert wanted is ReferenceOptions(**options)._wanted
+    assert wanted is ReferenceOptions(**options)._has_references
 
 
 @given(

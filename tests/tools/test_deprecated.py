@@ -154,7 +154,7 @@ def test_parameters_have_the_names_of_v1_0(old):
 
 def test_old_and_new_tool_names_do_not_clash_on_the_wire():
     """The old names are used unchanged on the wire, and do not collide with the new names."""
-    names = WireNames._of([*MEMORY_TOOLS, *NAMES])
+    names = WireNames._from_names([*MEMORY_TOOLS, *NAMES])
 
     assert NAMES == [names.by_tool[name] for name in NAMES]
     assert len(names.by_wire) == len(MEMORY_TOOLS) + len(NAMES)

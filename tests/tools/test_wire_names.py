@@ -37,7 +37,7 @@ name_lists = st.one_of(st.lists(tool_names, max_size=12), clashing, st.lists(lon
 @example(["x" * 64, "x" * 40, "x" * 63 + "/"])
 def test_every_wire_name_follows_rules_of_all_providers(names):
     """All providers accept the names of any tools, including a host's prefix."""
-    wired = WireNames._of(names)
+    wired = WireNames._from_names(names)
 
     assert set(names) == set(wired.by_tool)
     for wire in wired.by_wire:
@@ -49,7 +49,7 @@ def test_every_wire_name_follows_rules_of_all_providers(names):
 @given(name_lists)
 def test_wire_names_are_unique_in_both_directions(names):
     """Each tool has one wire name, and each wire name belongs to one tool."""
-    wired = WireNames._of(names)
+    wired = WireNames._from_names(names)
 
     assert names == [wired._tool(wired.by_tool[name]) for name in names]
     assert len(names) == len(set(wired.by_tool.values())) == len(wired.by_wire)
@@ -58,7 +58,7 @@ def test_wire_names_are_unique_in_both_directions(names):
 @given(name_lists, st.integers(0, 12))
 def test_added_tools_do_not_change_wire_names(names, number):
     """A conversation continues with the names that the model has seen."""
-    earlier, later = WireNames._of(names[:number]), WireNames._of(names)
+    earlier, later = WireNames._from_names(names[:number]), WireNames._from_names(names)
 
     assert dict(earlier.by_tool) == {name: later.by_tool[name] for name in names[:number]}
 
@@ -88,14 +88,14 @@ def test_truncated_wire_names_are_distinct():
 
 def test_tool_lookup_accepts_own_name():
     """A model that has read save/decision in an answer may use that name."""
-    wired = WireNames._of(["save/decision", "load/context"])
+    wired = WireNames._from_names(["save/decision", "load/context"])
 
     assert "save/decision" == wired._tool("save/decision") == wired._tool("save__decision")
 
 
 def test_tool_lookup_prefers_wire_name_to_own_name():
     """A name that was offered to the model takes precedence."""
-    wired = WireNames._of(["a/b", "a__b"])
+    wired = WireNames._from_names(["a/b", "a__b"])
 
     assert "a/b" == wired._tool("a__b")
     assert "a__b" == wired._tool("a__b_2")
@@ -103,14 +103,14 @@ def test_tool_lookup_prefers_wire_name_to_own_name():
 
 def test_unknown_wire_name_is_rejected_with_suggestions():
     """The hint contains wire names."""
-    wired = WireNames._of(["save/decision", "load/context"])
+    wired = WireNames._from_names(["save/decision", "load/context"])
 
     with pytest.raises(UnknownTool) as misspelt:
         wired._tool("save__decison")
     with pytest.raises(UnknownTool) as other:
         wired._tool("delete_everything")
     with pytest.raises(UnknownTool) as none:
-        WireNames._of([])._tool("x")
+        WireNames._from_names([])._tool("x")
 
     assert "did you mean save__decision?" == misspelt.value.hint
     assert "there are: save__decision, load__context" == other.value.hint
@@ -137,7 +137,7 @@ async def test_hidden_tool_has_unique_wire_name():
 
 def test_hidden_tools_are_callable_but_not_suggested():
     """They take no name from a visible tool, and can be called by a client that knows their name."""
-    wired = WireNames._of(["save/decision", "save-decision"], hidden=["save_decision"])
+    wired = WireNames._from_names(["save/decision", "save-decision"], hidden=["save_decision"])
 
     assert "save-decision" == wired._tool("save_decision")
     assert "save_decision" == wired._tool("save_decision_2")

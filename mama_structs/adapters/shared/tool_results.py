@@ -44,7 +44,7 @@ _MAX_ERROR_CHARS: Final = 1000
 DEFAULT_MAX_RECALL_CHARS: Final = 2_000
 _CUT_OFF_MESSAGE: Final = "the call was cut off: the answer did not finish normally, or has no finish reason"
 _CALL_AGAIN_HINT: Final = "call the tool again, with shorter arguments if the output limit was reached"
-_EMPTY_WIRE_NAMES: Final = WireNames._of(())
+_EMPTY_WIRE_NAMES: Final = WireNames._from_names(())
 # Keys of the texts that this package adds to a memory tool's result. All other texts are stored data.
 _PACKAGE_TEXT_KEYS: Final = ("note", "deprecated")
 # Image types that OpenAI and Anthropic accept. Both reject a request that contains an image of any other type.
@@ -164,13 +164,13 @@ async def _run_tool_call(
     is_old = name in session._hidden or (name in DEPRECATED_SUCCESSORS and session.tools[name].deprecated)
     if isinstance(data, dict) and (is_old or name in MEMORY_TOOLS):
         data = {
-            key: names._said(value) if key in _PACKAGE_TEXT_KEYS and isinstance(value, str) else value
+            key: names._replace_tool_names(value) if key in _PACKAGE_TEXT_KEYS and isinstance(value, str) else value
             for key, value in data.items()
         }
     elif isinstance(data, str) and is_old:
         # Change only the last line, which this package has written. The lines before it are a stored memory.
         before, newline, last = data.rpartition("\n")
-        data = f"{before}{newline}{names._said(last)}" if last == get_deprecation_line(name) else data
+        data = f"{before}{newline}{names._replace_tool_names(last)}" if last == get_deprecation_line(name) else data
     if isinstance(data, ErrorText):
         text = _serialize_text(str(data))
         return ToolAnswer(text=text, data={"error": {"type": data.type, "message": text}}, is_error=True)
@@ -399,7 +399,10 @@ def create_error_answer(
     error: MamaStructsError, *, names: WireNames = _EMPTY_WIRE_NAMES, status: str | None = None
 ) -> ToolAnswer:
     """Return an error as an answer, with wire names. *status* says whether the tool has run."""
-    message, hint = names._said(f"{error.args[0]!s:.{_MAX_ERROR_CHARS}}"), error.hint and names._said(error.hint)
+    message, hint = (
+        names._replace_tool_names(f"{error.args[0]!s:.{_MAX_ERROR_CHARS}}"),
+        error.hint and names._replace_tool_names(error.hint),
+    )
     fields = {"type": error.type, "message": message, "hint": hint, "status": status}
     data = {"error": {key: value for key, value in fields.items() if value is not None}}
     return ToolAnswer(text=_serialize_text(data), data=data, is_error=True)
@@ -409,7 +412,10 @@ def list_wire_tools(session: Session, message: object = None) -> list[tuple[str,
     """Return all tools with their wire names, or only the tools exposed for *message*."""
     names = session.tools.wire_names
     tools = session.tools.values() if message is None else session.tools_for(message)
-    return [(names.by_tool[tool.name], attrs.evolve(tool, description=names._said(tool.description))) for tool in tools]
+    return [
+        (names.by_tool[tool.name], attrs.evolve(tool, description=names._replace_tool_names(tool.description)))
+        for tool in tools
+    ]
 
 
 def _serialize_text(data: object) -> str:

@@ -717,12 +717,12 @@ class MemoryReader:
         self._shared.check()
         checked = check_memory("memory", memory)
 
-        def found(reader: Reader) -> T:
+        def read_memory(reader: Reader) -> T:
             if ahead is not None:
                 reader.expect(lambda asking: (asking.find(checked), ahead(asking)), around=around)
             return plan(reader, saving.require_node(reader, checked))
 
-        return await self._shared.read(found)
+        return await self._shared.read(read_memory)
 
     def _conditions(self, where: Filter | None, **direct: object) -> EngineFilter:
         """Return a filter and the conditions that are given directly in the engine's form."""

@@ -162,7 +162,7 @@ def test_the_answers_are_the_same(both):
         ("delete_all", [], {}),
     ],
 )
-def test_what_it_refuses_is_refused(both, method, arguments, options):
+def test_invalid_call_raises_in_both(both, method, arguments, options):
     """Both raise for the same calls."""
     for memory in both:
         with pytest.raises(Exception, match=r"."):

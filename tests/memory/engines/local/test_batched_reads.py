@@ -161,7 +161,7 @@ def test_word_scores_change_after_rewrite_with_equal_frequencies():
     apart=st.integers(0, 3),
 )
 @example(created=[0] * 40, gone=set(range(1, 39)), apart=0)
-def test_reader_beside_returns_neighbours_within_distance(created, gone, apart):
+def test_temporal_neighbours_returns_neighbours_within_distance(created, gone, apart):
     """Neighbours are found regardless of the order of saving, gaps and equal times."""
     catalogue, reader = MemoryTable(), PlainReader()
     for number, second in enumerate(created):
