@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from _common import RESULTS, report, take_turns
 
+from mama_structs.memory.embedding.factory import installed_semantic_embedders
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import (
     Calibration,
@@ -19,10 +20,11 @@ from mama_structs.memory.embedding.protocol import (
     compute_auc,
     fit_calibration,
     load_sentence_triples,
+    pair_cosines,
     sentence_cosines,
+    shared_dimensions,
     validate_vectors,
 )
-from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder, is_installed
 
 SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "retrieval" / "memories.jsonl"
 QUANTILES = (5, 50, 95)
@@ -65,7 +67,12 @@ def of_sample(embedder: Embedder, memories: Sequence[Mapping[str, Any]], half: i
     vectors = embedded(embedder, [f"{memory['content']}\n{memory.get('reasoning') or ''}" for memory in chosen])
     threads = np.array([memory["thread"] for memory in chosen])
     first, second = np.triu_indices(len(chosen), 1)
-    cosines = (vectors @ vectors.T)[first, second]
+    cosines = np.concatenate(
+        [
+            pair_cosines(vectors[first[at]], vectors[second[at]], shared_dimensions(embedder))
+            for at in np.array_split(np.arange(len(first)), 1 + len(first) // 10_000)
+        ]
+    )
     same = threads[first] == threads[second]
     return cosines[same], cosines[~same]
 
@@ -75,7 +82,8 @@ def of_korean(embedder: Embedder, pairs: Sequence[Mapping[str, str]]) -> tuple[A
     query, paraphrase, unrelated = (
         embedded(embedder, [pair[key] for pair in pairs]) for key in ("query", "paraphrase", "unrelated")
     )
-    return (query * paraphrase).sum(axis=1), (query * unrelated).sum(axis=1)
+    width = shared_dimensions(embedder)
+    return pair_cosines(query, paraphrase, width), pair_cosines(query, unrelated, width)
 
 
 def speed(embedder: Embedder, texts: Sequence[str], rounds: int) -> dict[str, float]:
@@ -140,8 +148,7 @@ def number(value: float | None) -> str:
 def main() -> None:
     given = options()
     embedders: list[Embedder] = [HashEmbedder()]
-    if is_installed():
-        embedders.append(UniversalSentenceEmbedder())
+    embedders += installed_semantic_embedders()
     memories = read(given.sample, 60 if given.quick else None)
     korean = read(given.korean or given.sample.parent / "korean" / "pairs.jsonl", None)
     rows: list[list[str]] = []
@@ -149,7 +156,8 @@ def main() -> None:
     figures: dict[str, Any] = {}
     for embedder in embedders:
         alike, near, far = sentence_cosines(
-            embedded(embedder, [text for triple in load_sentence_triples() for text in triple])
+            embedded(embedder, [text for triple in load_sentence_triples() for text in triple]),
+            shared_dimensions(embedder),
         )
         sets = {"sentences": (alike, np.concatenate((near, far)))}
         fits = {"sentences": fit_calibration([alike], [near, far])}

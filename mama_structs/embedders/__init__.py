@@ -30,6 +30,7 @@ from mama_structs.memory.embedding.protocol import (  # noqa: F401 - for type hi
     calibrate_embedder,
     normalize_rows,
 )
+from mama_structs.memory.embedding.sentence_embedder import SentenceEmbedder
 from mama_structs.memory.types.reranker import Reranker, as_reranker, check_reranker
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "OnnxReranker",
     "OpenAIEmbedder",
     "Reranker",
+    "SentenceEmbedder",
     "SentenceTransformerEmbedder",
     "VoyageEmbedder",
     "as_reranker",

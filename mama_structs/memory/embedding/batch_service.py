@@ -22,7 +22,16 @@ from mama_structs._internal.event_loop import LoopGuard, SerialThread, run_in_ow
 from mama_structs._internal.telemetry import instrument
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, SessionClosed
 from mama_structs.memory.embedding.chunks import MIN_TOKENS, replace_surrogates, split_text
-from mama_structs.memory.embedding.protocol import Calibration, Embedder, Kind, Vectors, calibrate_embedder, embed_texts
+from mama_structs.memory.embedding.protocol import (
+    Calibration,
+    Embedder,
+    Kind,
+    QueryVectors,
+    Vectors,
+    adjust_query,
+    calibrate_embedder,
+    embed_texts,
+)
 
 _logger: Final = logging.getLogger("mama_structs")
 
@@ -131,6 +140,10 @@ class EmbeddingService:
         # Vectors that cancel each other out have no usable mean, so use the first chunk.
         middle: NDArray[np.float32] = (mean / length if length > MIN_MEAN_LENGTH else pieces[0]).astype(np.float32)
         return middle
+
+    async def embed_query_vectors(self, text: str) -> QueryVectors:
+        """Return the vectors of a query text that make similarities comparable (`adjust_query`)."""
+        return adjust_query(self.embedder, text, await self.embed_query(text))
 
     async def close(self) -> None:
         """Fail pending calls with `SessionClosed`, and wait a few seconds for the embedding thread to end."""

@@ -13,9 +13,11 @@ from numpy.typing import ArrayLike
 
 from mama_structs._internal.introspection import is_async_callable
 from mama_structs.errors import InvalidArgument
+from mama_structs.memory.embedding import sentence_embedder, sentence_encoder
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import CalibratingEmbedder, Calibration, Embedder, Kind
-from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder, is_installed
+from mama_structs.memory.embedding.sentence_embedder import SentenceEmbedder
+from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder
 
 _logger: Final = logging.getLogger("mama_structs")
 
@@ -92,14 +94,25 @@ def as_embedder(
 
 def default_embedder() -> Embedder:
     """
-    Return the sentence encoder of the extra ``semantic``, or else a `HashEmbedder`.
+    Return the semantic embedder that is installed, or else a `HashEmbedder`.
 
     The fallback is logged once as a warning.
     """
-    if is_installed():
-        return UniversalSentenceEmbedder()
+    embedders = installed_semantic_embedders()
+    if embedders:
+        return embedders[0]
     _warn_once()
     return HashEmbedder()
+
+
+def installed_semantic_embedders() -> list[Embedder]:
+    """Return the embedders of the extras ``semantic`` and ``semantic-small`` that are installed, best first."""
+    embedders: list[Embedder] = []
+    if sentence_embedder.is_installed():
+        embedders.append(SentenceEmbedder())
+    if sentence_encoder.is_installed():
+        embedders.append(UniversalSentenceEmbedder())
+    return embedders
 
 
 @functools.cache

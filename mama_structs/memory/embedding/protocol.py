@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, overload, runtime_checkable
+from typing import Any, Final, Literal, Protocol, TypeVar, overload, runtime_checkable
 
 import attrs
 import numpy as np
@@ -26,6 +26,7 @@ Kind = Literal["document", "query"]
 """The role of a text: a document that can be found, or a query that finds documents."""
 
 Vectors = NDArray[np.float32]
+FloatT = TypeVar("FloatT", bound=np.floating)
 
 
 @attrs.frozen
@@ -104,6 +105,7 @@ class Embedder(Protocol):
 
     An embedder may also have a ``fingerprint``, a text that changes whenever its vectors change.
     It may have a ``batch_size``, its preferred number of texts per call.
+    It may have ``shared_dimensions`` and ``adjust_query(text, vector)``, see `QueryVectors`.
     """
 
     @property
@@ -145,6 +147,131 @@ def fingerprint_of(embedder: Embedder) -> str:
     stored_class = vars(kind).get("STORED_CLASS", (kind.__module__, kind.__qualname__))
     said = "\0".join((*stored_class, embedder.name, str(embedder.dimensions)))
     return hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+@attrs.frozen(eq=False)
+class QueryVectors:
+    """
+    The vectors that give the similarities of a query to stored vectors.
+
+    An embedder may have a part of the vector for one language only, the rest after ``shared_dimensions``. The rest of
+    a text in any other language is 0. The vectors of texts with and without a rest are two groups.
+
+    An adjusted similarity is the similarity of the query to a text, minus the mean similarity of unrelated messages in
+    the query's language to the same text. The scale of both groups is the same.
+
+    Args:
+        plain: The unit vector of the query, float32 of shape (dimensions,).
+        same: Its scalar product with a stored vector of the query's group is the adjusted similarity.
+        other: Its scalar product with a stored vector of the other group is the adjusted similarity.
+        has_rest: True if the query has a rest.
+        shared_dimensions: The number of leading dimensions that all texts have in common.
+
+    """
+
+    plain: Vectors
+    same: Vectors
+    other: Vectors
+    has_rest: bool
+    shared_dimensions: int
+
+    @property
+    def is_adjusted(self) -> bool:
+        """True if similarities are differences from the similarity of unrelated messages, False for cosines."""
+        return self.same is not self.plain
+
+    def similarities(self, vectors: Vectors) -> Vectors:
+        """
+        Return the adjusted similarities to stored unit vectors.
+
+        Args:
+            vectors: Float32, of shape (texts, dimensions). An array without rows may have any number of dimensions.
+
+        """
+        if not len(vectors):
+            return np.zeros(0, np.float32)
+        same: Vectors = vectors @ self.same
+        is_other = self.is_other(vectors)
+        if is_other.any():
+            same[is_other] = vectors[is_other] @ self.other
+        return same
+
+    def is_other(self, vectors: Vectors) -> NDArray[np.bool_]:
+        """Return a mask of the stored vectors that are not of the query's group."""
+        is_other: NDArray[np.bool_] = has_rest(vectors, self.shared_dimensions) != self.has_rest
+        return is_other
+
+
+def shared_dimensions(embedder: Embedder) -> int:
+    """Return the number of leading dimensions that texts in all languages have in common."""
+    return int(getattr(embedder, "shared_dimensions", embedder.dimensions))
+
+
+def has_rest(vectors: NDArray[np.floating], shared_dimensions: int) -> NDArray[np.bool_]:
+    """
+    Return a mask of the vectors with a part after the shared dimensions.
+
+    Only the last component is read, because the mask of many vectors must be fast. Embedders with a rest must return
+    a last component that is not 0 in 16 bits.
+
+    Args:
+        vectors: Float32, of shape (texts, dimensions).
+        shared_dimensions: The number of leading dimensions that all texts have in common.
+
+    """
+    if not len(vectors) or shared_dimensions >= vectors.shape[1]:
+        return np.zeros(len(vectors), np.bool_)
+    mask: NDArray[np.bool_] = vectors[:, -1] != 0
+    return mask
+
+
+def adjust_query(embedder: Embedder, text: str, vector: Vectors) -> QueryVectors:
+    """
+    Return the vectors that give the similarities of a query.
+
+    An embedder may have a method ``adjust_query(text, vector)`` with this result. Similarities of any other embedder
+    are cosines.
+
+    Args:
+        embedder: The embedder of the query and of the stored vectors.
+        text: The query.
+        vector: Its unit vector, float32 of shape (dimensions,).
+
+    """
+    adjust = getattr(embedder, "adjust_query", None)
+    if adjust is not None:
+        adjusted: QueryVectors = adjust(text, vector)
+        return adjusted
+    return unadjusted_query(vector)
+
+
+def unadjusted_query(vector: Vectors) -> QueryVectors:
+    """Return the vectors of a query with which similarities are cosines."""
+    return QueryVectors(plain=vector, same=vector, other=vector, has_rest=False, shared_dimensions=len(vector))
+
+
+def pair_cosines(first: NDArray[FloatT], second: NDArray[FloatT], shared_dimensions: int) -> NDArray[FloatT]:
+    """
+    Return the cosines of pairs of unit vectors.
+
+    A pair of vectors with and without a rest is compared by the shared dimensions only.
+
+    Args:
+        first: Floating-point numbers, of shape (pairs, dimensions).
+        second: The same.
+        shared_dimensions: The number of leading dimensions that all texts have in common.
+
+    Returns:
+        An array of the same type, of shape (pairs,), -1 to 1 except for rounding.
+
+    """
+    cosines: NDArray[FloatT] = np.einsum("ij,ij->i", first, second)
+    is_mixed = has_rest(first, shared_dimensions) != has_rest(second, shared_dimensions)
+    if is_mixed.any():
+        # The vector without a rest has all its length in the shared dimensions, so both norms are above 0 in practice.
+        norms = [np.linalg.norm(side[is_mixed, :shared_dimensions], axis=1) for side in (first, second)]
+        cosines[is_mixed] /= np.maximum(norms[0] * norms[1], np.finfo(np.float32).tiny)
+    return cosines
 
 
 RunInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -213,10 +340,6 @@ def require_numeric_array(
     return raw
 
 
-LENGTH_TOLERANCE: Final = 1e-3
-"""Maximum deviation from 1 of the length of a vector that was normalised in float32."""
-
-
 def normalize_rows(rows: NDArray[np.floating]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """
     Return normalised rows, and a mask of the valid rows.
@@ -231,17 +354,6 @@ def normalize_rows(rows: NDArray[np.floating]) -> tuple[NDArray[np.float32], NDA
     wide[~usable] = largest[~usable] = 1
     wide /= largest[:, None]
     return (wide / np.linalg.norm(wide, axis=1, keepdims=True)).astype(np.float32), usable
-
-
-def are_unit_vectors(vectors: NDArray[np.float32]) -> bool:
-    """Return True if all rows have length 1, within a rounding tolerance."""
-    squares = np.einsum("ij,ij->i", vectors, vectors)
-    if len(squares) == 1:
-        # Handle a single row, the usual case, without NumPy calls, because each has a fixed cost.
-        return abs(math.sqrt(squares[0]) - 1) <= LENGTH_TOLERANCE
-    lengths = np.sqrt(squares)
-    # Compare with <=, so that the result is False for NaN.
-    return bool((np.abs(lengths - 1) <= LENGTH_TOLERANCE).all())
 
 
 PROVISIONAL_CALIBRATION: Final = Calibration()
@@ -300,17 +412,24 @@ def fit_calibration(same: Sequence[NDArray[np.floating]], other: Sequence[NDArra
 
 
 def sentence_cosines(
-    vectors: NDArray[np.floating],
+    vectors: NDArray[np.floating], shared_dimensions: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """
     Return the cosines of pairs of built-in sentences: same subject, other subject of the same domain, unrelated.
 
     The third array contains the cosines between the first sentences of different triples.
+
+    Args:
+        vectors: Unit vectors of the sentences, in the order of `load_sentence_triples`.
+        shared_dimensions: The number of leading dimensions that all texts have in common.
+
     """
     table = vectors.reshape(len(load_sentence_triples()), 3, -1).astype(np.float64)
     first, same, other = table[:, 0], table[:, 1], table[:, 2]
-    across = (first @ first.T)[np.triu_indices(len(first), 1)]
-    return (first * same).sum(axis=1), (first * other).sum(axis=1), across
+    rows, columns = np.triu_indices(len(first), 1)
+    pairs = ((first, same), (first, other), (first[rows], first[columns]))
+    near, far, across = (pair_cosines(one, two, shared_dimensions) for one, two in pairs)
+    return near, far, across
 
 
 def compute_auc(same: ArrayLike, other: ArrayLike) -> float:
@@ -376,7 +495,7 @@ async def calibrate_embedder(embedder: Embedder, *, in_thread: RunInThread = run
     )
     if done.faults:
         raise EmbeddingFailed(f"the embedder's vector of a built-in sentence {next(iter(done.faults.values()))}")
-    same, near, far = sentence_cosines(done.vectors)
+    same, near, far = sentence_cosines(done.vectors, shared_dimensions(embedder))
     apart = compute_auc(same, far)
     if apart < MIN_AUC:
         _logger.warning(

