@@ -8,10 +8,8 @@ similar, so unshared words and values are stronger evidence than shared ones.
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from difflib import SequenceMatcher
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Final
 
@@ -22,7 +20,14 @@ from mama_structs.errors import StoreDamaged
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.save.automatic_links import same_subject_probabilities
 from mama_structs.memory.save.link_candidates import LinkCandidates, PendingLinks
-from mama_structs.memory.types.claims import Claims, both_have_unshared, merge_values
+from mama_structs.memory.statements.comparison import (
+    StatementRelation,
+    TextFeatures,
+    compare_parsed,
+    has_other_operators,
+    parse_pair,
+)
+from mama_structs.memory.statements.parser import parse_text
 from mama_structs.memory.types.duplicates import duplicate_fingerprint, has_failed, is_duplicate, superseded_nodes
 from mama_structs.memory.types.engine import Nodes, Reader
 from mama_structs.memory.types.judge import Verdict
@@ -34,24 +39,15 @@ _MAX_REPORTED: Final = 5
 # Minimum probability of the same subject for candidates that are passed to a judge.
 _MIN_JUDGE_PROBABILITY: Final = 0.5
 # The thresholds below were tuned on half `a` of tests/data/month and tests/data/noticing, see ``benchmarks/month.py``.
-# A conflict requires this probability or this scaled cosine. In a small store, no probability is high enough.
+# Evidence of several sentences requires this probability or this scaled cosine. In a small store, no probability is
+# high enough.
 _MIN_CONFLICT_PROBABILITY: Final = 0.85
 _MIN_CONFLICT_COSINE: Final = 3.2
 # Above this scaled cosine, a negated text usually contains an antonym, so both texts say the same.
-_MAX_NEGATION_COSINE: Final = 4.0
+_MIN_REWORDED_COSINE: Final = 4.0
 # Maximum difference between the scaled cosine of a reported memory and the highest one reported.
 # Memories with a larger difference are usually on another subject.
 _MAX_COSINE_GAP: Final = 0.86
-# Minimum number of shared words that counts as evidence for a conflict.
-_MIN_SHARED_WORDS: Final = 2
-# Minimum ratio of shared words: of the old memory for a replacement, of either memory for a contradiction.
-_MIN_SHARED_WORD_RATIO: Final = 0.5
-# Maximum number of words in a slot of a sentence template.
-_MAX_SLOT_WORDS: Final = 3
-# Minimum template ratio at which different words in a slot count as a slot substitution.
-_MIN_TEMPLATE_RATIO: Final = 0.45
-# Minimum template ratio at which a slot substitution rules out a duplicate.
-_MIN_SAME_TEMPLATE_RATIO: Final = 0.65
 # Weights in the log odds that two memories are duplicates: cosine, template ratio, both are insights, and the bias.
 # The weights are used only if no feature rules out a duplicate.
 # The weights and the threshold below were fitted with the default embedder by twelve-fold cross-validation.
@@ -60,156 +56,64 @@ _MIN_REPORTED_PROBABILITY: Final = 0.6
 # Probability reported for a detected replacement or contradiction: the precision of the rule that detected it.
 _REPLACEMENT_PRECISION: Final = 0.85
 _CONTRADICTION_PRECISION: Final = 0.8
+# Languages for which the weights of reworded duplicates were checked.
+_REWORDED_LANGUAGES: Final = frozenset({"en", "ko"})
+
+DUPLICATE_FIELD: Final = "duplicate_of"
+CONTRADICTION_FIELD: Final = "possible_conflicts"
+REPLACEMENT_FIELD: Final = "possible_replacements"
+"""Field names of `SaveWarnings`."""
+_FIELD_BY_RELATION: Final = {
+    StatementRelation.CONTRADICTS: CONTRADICTION_FIELD,
+    StatementRelation.REPLACES: REPLACEMENT_FIELD,
+}
+_CONFLICT_FIELDS: Final = frozenset(_FIELD_BY_RELATION.values())
 
 
-@attrs.frozen(kw_only=True)
-class PairFeatures:
-    """Differences between a new memory and an older one, as input of the conflict rules."""
-
-    matter: float  # probability of the same subject, 0 to 1, from automatic linking
-    # scaled cosine: slope * (cosine - midpoint) of the embedder's calibration; 0 means a probability of 0.5
-    cosine: float
-    insights: bool  # both memories are insights, which are repeated more often than decisions
-    is_same_decision_topic: bool  # both memories are decisions on the same topic
-
-    shared_word_count: int  # number of words of the new memory that the old one contains in some form
-    share: float  # larger ratio of shared words to all words of a memory, 0 to 1
-    shared_word_ratio_of_old: float
-    left: bool  # at least one memory contains a word that the other one lacks
-    both_have_unshared_words: bool
-    frame: float  # ratio of the words that belong to a common sentence template, 0 to 1
-    has_slot_substitution: bool  # the texts have different words in a slot of the template, so their subjects differ
-    same_words: bool  # both texts have the same set of words
-
-    numbers_differ: bool
-    values_differ: bool  # for one unit, both texts have numbers but no number in common
-    entities_differ: bool
-    share_entities: bool  # the texts share an entity, and at most one text has further entities
-    codes_differ: bool
-    moved: bool  # the new text repeats a number of the old one and adds another
-
-    negation_differs: bool  # exactly one text is negated
-    denied: bool  # exactly one text is negated, and the other one contains the negated words
-    has_antonyms: bool
-    ends: bool  # strong cue in the new text that something is no longer true; `changes`: weak cue
-    changes: bool
-    adds: bool  # exactly one text contains a cue for an addition
-
-    @classmethod
-    def from_claims(
-        cls, new: Claims, old: Claims, *, matter: float, cosine: float, types: Collection[MemoryType]
-    ) -> PairFeatures:
-        """Compute the differences between the claims of two memories."""
-        said, before = new.said, old.said
-        left, left_of_old = new.left(old), old.left(new)
-        shares = [1 - len(some) / max(len(of.told), 1) for some, of in ((left, new), (left_of_old, old))]
-        numbers, older = merge_values(said.values), merge_values(before.values)
-        both = [(said.values[unit], before.values[unit]) for unit in said.values.keys() & before.values.keys()]
-        other_entities = both_have_unshared(said.entities, before.entities)
-        frame, swapped = _compare_templates(said.order, before.order, left, left_of_old)
-        return cls(
-            matter=matter,
-            cosine=cosine,
-            insights=types == {MemoryType.INSIGHT},
-            is_same_decision_topic=types == {MemoryType.DECISION} and new.topic == old.topic,
-            shared_word_count=len(new.told) - len(left),
-            share=max(shares),
-            shared_word_ratio_of_old=shares[1],
-            left=bool(left or left_of_old),
-            both_have_unshared_words=bool(left and left_of_old),
-            frame=frame,
-            has_slot_substitution=swapped,
-            same_words=said.words == before.words,
-            numbers_differ=both_have_unshared(numbers, older),
-            values_differ=any(not some & others for some, others in both),
-            entities_differ=other_entities,
-            share_entities=bool(said.entities & before.entities) and not other_entities,
-            codes_differ=both_have_unshared(said.codes, before.codes),
-            moved=bool(older & said.all_numbers and numbers - older),
-            negation_differs=said.is_negated != before.is_negated,
-            denied=said.is_negated != before.is_negated and bool(new.denied & before.words or old.denied & said.words),
-            has_antonyms=new.has_antonym_in(old),
-            ends=bool(new.ending - old.ending),
-            changes=bool(new.change_cues - old.change_cues),
-            adds=new.adds != old.adds,
-        )
-
-
-def _compare_templates(
-    new: Sequence[str], old: Sequence[str], left: frozenset[str], left_of_old: frozenset[str]
-) -> tuple[float, bool]:
-    """Return the template ratio of two texts, and True if the texts differ in a slot of the template."""
-    matcher = SequenceMatcher(None, old, new, autojunk=False)
-    places = [place for place in matcher.get_opcodes() if place[0] == "replace"]
-    if not places:
-        return 0.0, False
-    frame = matcher.ratio()
-    swapped = any(
-        max(end - start, new_end - new_start) <= _MAX_SLOT_WORDS
-        and not (left_of_old.isdisjoint(old[start:end]) or left.isdisjoint(new[new_start:new_end]))
-        for _, start, end, new_start, new_end in places
-    )
-    return frame, swapped and frame >= _MIN_TEMPLATE_RATIO
-
-
-def classify_pair(features: PairFeatures) -> Mapping[str, float]:
+def classify_pair(new: Memory, old: Memory, *, matter: float, cosine: float) -> Mapping[str, float]:
     """
     Return the probability of each conflict type: duplicate, contradiction or replacement.
 
     Types that are ruled out are missing.
+
+    Args:
+        new: The memory that is saved.
+        old: An older memory.
+        matter: Probability of the same subject, 0 to 1, from automatic linking.
+        cosine: Scaled cosine: slope * (cosine - midpoint) of the embedder's calibration; 0 means a probability of 0.5.
+
     """
+    said, before = parse_pair(new.content, old.content)
+    found = compare_parsed(said, before)
+    if found.relation in _FIELD_BY_RELATION:
+        return {_FIELD_BY_RELATION[found.relation]: found.probability}
+    if said.whole is None or before.whole is None or said.language != before.language:
+        return {}
+    features = TextFeatures.between(said.whole, before.whole, numbers_of_reasoning=_numbers_of_reasoning(new))
     if features.entities_differ:
         return {}
-    of_one_matter = features.matter >= _MIN_CONFLICT_PROBABILITY or features.cosine >= _MIN_CONFLICT_COSINE
-    if of_one_matter and _is_replacement(features):
+    is_same_topic = new.type is old.type is MemoryType.DECISION and new.topic == old.topic is not None
+    of_one_matter = matter >= _MIN_CONFLICT_PROBABILITY or cosine >= _MIN_CONFLICT_COSINE
+    if of_one_matter and features.is_replacement:
         return {REPLACEMENT_FIELD: _REPLACEMENT_PRECISION}
-    if (of_one_matter and not features.adds and _is_contradiction(features)) or (
-        features.negation_differs and features.same_words
+    if of_one_matter and features.is_contradiction(
+        is_same_decision_topic=is_same_topic, is_reworded=cosine >= _MIN_REWORDED_COSINE
     ):
         return {CONTRADICTION_FIELD: _CONTRADICTION_PRECISION}
-    differs = features.numbers_differ or features.codes_differ or features.has_antonyms or features.adds
-    if (
-        differs
-        or features.ends
-        or features.changes
-        or (features.has_slot_substitution and features.frame >= _MIN_SAME_TEMPLATE_RATIO)
-    ):
-        return {}
-    cosine, frame, insights, bias = _DUPLICATE_WEIGHTS
-    odds = cosine * features.cosine + frame * features.frame + insights * features.insights + bias
-    return {DUPLICATE_FIELD: 0.5 + 0.5 * math.tanh(0.5 * odds)}
+    probability = found.probability if found.relation is StatementRelation.NEAR_COPY else 0.0
+    if has_other_operators(new.content, old.content):
+        probability = 0.0
+    elif not features.rules_out_duplicate and said.language in _REWORDED_LANGUAGES:
+        weight, frame, insights, bias = _DUPLICATE_WEIGHTS
+        are_insights = new.type is old.type is MemoryType.INSIGHT
+        odds = weight * cosine + frame * features.frame + insights * are_insights + bias
+        probability = max(probability, 0.5 + 0.5 * math.tanh(0.5 * odds))
+    return {DUPLICATE_FIELD: probability}
 
 
-def _is_replacement(features: PairFeatures) -> bool:
-    """Return True if the new memory says that the old one on the same subject is outdated."""
-    much = features.shared_word_ratio_of_old >= _MIN_SHARED_WORD_RATIO and (
-        features.shared_word_count >= _MIN_SHARED_WORDS or features.share_entities
-    )
-    if features.ends:
-        return features.moved or much
-    other = (
-        (features.values_differ or features.denied)
-        and not features.has_slot_substitution
-        and features.shared_word_ratio_of_old >= _MIN_SHARED_WORD_RATIO
-    )
-    return features.changes and (
-        features.moved
-        or (features.share_entities and much)
-        or (other and features.shared_word_count >= _MIN_SHARED_WORDS)
-    )
-
-
-def _is_contradiction(features: PairFeatures) -> bool:
-    """Return True if two memories on the same subject cannot both be true."""
-    much = features.shared_word_count >= _MIN_SHARED_WORDS and features.share >= _MIN_SHARED_WORD_RATIO
-    denied = features.denied and much and features.cosine < _MAX_NEGATION_COSINE
-    # If both texts also differ in a slot, the negated statement is about another subject.
-    if denied and not (features.has_slot_substitution and features.both_have_unshared_words):
-        return True
-    # Different values alone are weak evidence, because they often belong to another day or thing.
-    one_thing = features.share_entities or (features.is_same_decision_topic and not features.left)
-    value = features.values_differ and one_thing and features.share >= _MIN_SHARED_WORD_RATIO
-    return value or (features.codes_differ and features.is_same_decision_topic)
+def _numbers_of_reasoning(memory: Memory) -> frozenset[str]:
+    whole = parse_text(memory.reasoning or "", "en").whole
+    return whole.numbers if whole is not None else frozenset()
 
 
 def find_conflicting_pairs(memories: Iterable[Memory]) -> Iterator[tuple[Memory, Memory]]:
@@ -218,21 +122,11 @@ def find_conflicting_pairs(memories: Iterable[Memory]) -> Iterator[tuple[Memory,
 
     The newer memory contradicts or replaces the older one, and comes first.
     """
-    meant = functools.cache(Claims.by)
     some = [memory for memory in memories if memory.topic and memory.type not in TYPES_WITHOUT_DUPLICATES]
     for new, old in combinations(sorted(some, key=lambda memory: (memory.created_at, memory.id), reverse=True), 2):
-        if new.topic == old.topic:
-            compared = PairFeatures.from_claims(
-                meant(new), meant(old), matter=1.0, cosine=0.0, types={new.type, old.type}
-            )
-            if not classify_pair(compared).keys().isdisjoint((CONTRADICTION_FIELD, REPLACEMENT_FIELD)):
-                yield new, old
+        if new.topic == old.topic and not _CONFLICT_FIELDS.isdisjoint(classify_pair(new, old, matter=1.0, cosine=0.0)):
+            yield new, old
 
-
-DUPLICATE_FIELD: Final = "duplicate_of"
-CONTRADICTION_FIELD: Final = "possible_conflicts"
-REPLACEMENT_FIELD: Final = "possible_replacements"
-"""Field names of `SaveWarnings`."""
 
 _VERDICT_BY_FIELD: Final[Mapping[str, Verdict]] = {
     DUPLICATE_FIELD: "copy",
@@ -371,20 +265,15 @@ def _most_probable_nodes(candidates: LinkCandidates | None) -> Nodes:
 def _detect_for_memory(new: Memory, older: Sequence[_CurrentMemory], calibration: Calibration) -> SaveWarnings:
     named: list[tuple[str, float, str, float]] = []
     copies: list[RelatedMemory] = []
-    meant: Claims | None = None
     for one in older:
         cosine = calibration.slope * (one.cosine - calibration.midpoint)
         if is_duplicate(one.memory, new):
             copies.append(RelatedMemory(one.memory.id, 1.0))
         # Skip the expensive comparison of memories that are dissimilar and on other subjects.
         elif one.is_same_subject or cosine > 0:
-            meant = meant or Claims.by(new)
-            compared = PairFeatures.from_claims(
-                meant, Claims.by(one.memory), matter=one.matter, cosine=cosine, types={new.type, one.memory.type}
-            )
             named += [
                 (kind, probability, one.memory.id, cosine)
-                for kind, probability in classify_pair(compared).items()
+                for kind, probability in classify_pair(new, one.memory, matter=one.matter, cosine=cosine).items()
                 if probability >= _MIN_REPORTED_PROBABILITY
             ]
     least = max((cosine for *_, cosine in named), default=0.0) - _MAX_COSINE_GAP

@@ -21,6 +21,7 @@ from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidHandle, 
 from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.save.automatic_links import LinkingContext, choose_automatic_links, find_candidates
 from mama_structs.memory.save.conflict_detection import apply_verdicts, detect_conflicts, find_same_subject
+from mama_structs.memory.save.conflict_records import add_conflict_links
 from mama_structs.memory.save.link_candidates import PendingLinks, SimilarityBaseline, query_terms_to_prefetch
 from mama_structs.memory.types.duplicates import duplicate_fingerprint, find_current_duplicate, with_repetition
 from mama_structs.memory.types.engine import EngineFilter, NewMemory, Nodes, Prefetch, Reader, Vectors, Writer
@@ -410,16 +411,18 @@ def _save_new(writer: Writer, prepared: Sequence[PreparedSave], linking: Linking
         ]
         found = find_candidates(writer, asked, linking, usual)
         detects = linking.detects_conflicts
-        seen.extend(
+        detected = (
             detect_conflicts(writer, asked, found, linking.calibration) if detects else [SaveWarnings()] * len(asked)
         )
-        return choose_automatic_links(writer, asked, linking, usual, found=found)
+        seen.extend(apply_verdicts(what, one.verdicts, one.note) for what, one in zip(detected, prepared, strict=True))
+        chosen = choose_automatic_links(writer, asked, linking, usual, found=found)
+        return [
+            add_conflict_links(one.memory, what, links, one.explicit) if what else links
+            for one, what, links in zip(asked, seen, chosen, strict=True)
+        ]
 
     writer.put_new(new, links_of)
-    return [
-        attrs.evolve(one.memory, warnings=apply_verdicts(what, asked.verdicts, asked.note))
-        for one, what, asked in zip(new, seen, prepared, strict=True)
-    ]
+    return [attrs.evolve(one.memory, warnings=what) for one, what in zip(new, seen, strict=True)]
 
 
 def find_judge_candidates(reader: Reader, prepared: PreparedSave, linking: LinkingContext) -> list[Memory]:

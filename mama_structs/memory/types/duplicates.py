@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterator
 from datetime import datetime
@@ -28,7 +29,29 @@ from mama_structs.memory.types.text_analysis import normalize
 NO_FINGERPRINT: Final = 0
 """Fingerprint of memories that are never duplicates."""
 
-_TRAILING_CHARS: Final = ".!? "
+# Typographic signs in one form. Quotation marks of any form are equal.
+_SIGNS: Final = str.maketrans(
+    dict.fromkeys("\u2019\u2018\u201a\u201b\u2032`\u00b4", "'")
+    | dict.fromkeys(
+        "\u201c\u201d\u201e\u201f\u00ab\u00bb\u2033\u300c\u300d\u300e\u300f\u300a\u300b\u3008\u3009\u2039\u203a", '"'
+    )
+    | dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-")
+    | {
+        "\u2026": "...",
+        "\u3002": ". ",
+        "\u3001": ", ",
+        "\uff0c": ", ",
+        "\uff1a": ": ",
+        "\uff1b": "; ",
+        "\uff01": "! ",
+        "\uff1f": "? ",
+    }
+)
+_QUOTE_PATTERN: Final = re.compile(r'(?<!\d)"')
+# Each alternative starts at the beginning of a run of signs, so that the search takes linear time.
+_IGNORED_PUNCTUATION_PATTERN: Final = re.compile(
+    r"(?<![\d.,;:!?-])[.,;:!?-]++(?=\s(?!\d)|$)|(?<=[^\W\d])[.,;:!?-]++(?=\s)|(?<![.!?])[.!?]++$"
+)
 
 
 def duplicate_fingerprint(memory: Memory) -> int:
@@ -75,9 +98,20 @@ def is_duplicate(existing: Memory, candidate: Memory) -> bool:
     )
 
 
+def normalize_wording(text: str) -> str:
+    """
+    Return a text in the form in which duplicates are equal (DESIGN 7.9).
+
+    Letter case, runs of whitespace, the form of quotation marks, dashes and ellipses, and punctuation after words are
+    ignored. Punctuation next to a digit counts, except at the end of the text.
+    """
+    plain = normalize("NFKC", text.translate(_SIGNS)).casefold().strip()
+    return " ".join(_IGNORED_PUNCTUATION_PATTERN.sub(" ", _QUOTE_PATTERN.sub("'", plain)).split())
+
+
 def has_same_words(one: str, other: str) -> bool:
-    """Return True if two texts are equal except for case, whitespace and final punctuation."""
-    return _normalize_text(one) == _normalize_text(other)
+    """Return True if two texts are equal in the form of `normalize_wording`."""
+    return normalize_wording(one) == normalize_wording(other)
 
 
 def has_failed(memory: Memory) -> bool:
@@ -116,22 +150,17 @@ def _fingerprint_parts(memory: Memory) -> Iterator[str]:
     yield memory.type.value
     yield unicodedata.normalize("NFC", memory.topic or "")
     yield memory.origin
-    yield _normalize_text(memory.content)
+    yield normalize_wording(memory.content)
     if isinstance(metadata, DecisionMetadata):
-        yield _normalize_text(metadata.reasoning)
+        yield normalize_wording(metadata.reasoning)
         # Skip empty fields, so that fingerprints stored by earlier versions stay valid.
         if metadata.source or metadata.tags:
-            yield from (_normalize_text(metadata.source), *map(_normalize_text, metadata.tags))
+            yield from (normalize_wording(metadata.source or ""), *map(normalize_wording, metadata.tags))
     elif isinstance(metadata, InsightMetadata):
         yield from (
-            _normalize_text(metadata.category),
-            _normalize_text(metadata.source),
-            *map(_normalize_text, metadata.tags),
+            normalize_wording(metadata.category or ""),
+            normalize_wording(metadata.source or ""),
+            *map(normalize_wording, metadata.tags),
         )
     elif isinstance(metadata, ContextMetadata):
-        yield from (_normalize_text(metadata.source), *map(_normalize_text, metadata.tags))
-
-
-def _normalize_text(text: str | None) -> str:
-    """Return a text normalized for letter case, whitespace and final punctuation."""
-    return " ".join(normalize("NFC", text or "").lower().split()).rstrip(_TRAILING_CHARS)
+        yield from (normalize_wording(metadata.source or ""), *map(normalize_wording, metadata.tags))

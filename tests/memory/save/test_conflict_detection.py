@@ -52,7 +52,7 @@ async def test_sixty_copies_become_one_memory_with_repeat_times(store, clock):
     """
     first = await merged(store)
     clock.advance(60)
-    for text in (LEARNT, "raids  double at\nweekends", " Raids double AT weekends!"):
+    for text in (LEARNT, "raids  double at\nweekends", " Raids, double AT weekends!"):
         await merged(store, text)
     await asyncio.gather(*(merged(store) for _ in range(26)))
     records = [{"type": "insight", "content": LEARNT, "on_duplicate": "merge"}] * 30
@@ -101,7 +101,7 @@ async def test_copies_from_two_processes_are_merged(tmp_path):
     "more",
     [
         {"content": "Raids double at weekends, 2 of 3."},
-        {"content": "Raids double, at weekends."},
+        {"content": "Raids double-at weekends."},
         {"content": "At weekends raids double."},
         {"category": "defence"},
         {"tags": ["raids"]},

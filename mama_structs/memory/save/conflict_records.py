@@ -1,0 +1,173 @@
+"""
+Conflicts that a save detected, stored until they are resolved.
+
+A conflict is stored as an automatic link from the newer memory to the older one, so that it is exported, copied,
+deleted and erased together with its memories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Final, Literal
+
+import attrs
+import numpy as np
+
+import mama_structs  # Imported for the annotations. The names are resolved lazily, when type hints are evaluated.
+from mama_structs._internal.jsonable import JsonMixin
+from mama_structs._internal.reprs import bound_field_reprs
+from mama_structs.memory.save.automatic_links import RELATED_WORD
+from mama_structs.memory.types.duplicates import has_failed, superseded_nodes
+from mama_structs.memory.types.engine import SYSTEM_CREATOR_INDEX, Nodes, Reader, Writer
+from mama_structs.memory.types.model import (
+    Link,
+    LinkMetadata,
+    LinkType,
+    Memory,
+    RelatedMemory,
+    SaveWarnings,
+    new_link_id,
+    to_milliseconds,
+)
+
+ConflictKind = Literal["contradicts", "replaces"]
+
+CONTRADICTION_WORD: Final = "may_contradict"
+REPLACEMENT_WORD: Final = "may_replace"
+"""Relationship words of the links that store conflicts."""
+
+_KINDS: Final[Mapping[str, ConflictKind]] = {CONTRADICTION_WORD: "contradicts", REPLACEMENT_WORD: "replaces"}
+# Number of memories whose links are read at once.
+_PAGE_MEMORIES: Final = 4_096
+
+
+@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
+class MemoryConflict(JsonMixin):
+    """
+    An unresolved conflict between two memories, detected when the newer one was saved.
+
+    Args:
+        newer: The memory that was saved later.
+        older: The memory that it contradicts or replaces.
+        kind: "contradicts" if both cannot be true, "replaces" if the newer one states a change.
+        probability: Probability of the conflict, 0 to 1.
+        detected_at: When the conflict was detected (UTC).
+
+    """
+
+    newer: mama_structs.Memory
+    older: mama_structs.Memory
+    kind: ConflictKind
+    probability: float
+    detected_at: datetime
+
+
+def add_conflict_links(
+    memory: Memory, warnings: SaveWarnings, automatic: Sequence[Link], explicit: Collection[str]
+) -> list[Link]:
+    """
+    Return the automatic links of a memory, with a link for each conflict in its warnings.
+
+    A conflict replaces the automatic link to the same memory.
+
+    Args:
+        memory: The memory that is saved.
+        warnings: Its conflicts.
+        automatic: Its automatic links.
+        explicit: Ids of the memories that explicit links connect with it. Their conflicts count as resolved.
+
+    """
+    found = {
+        one.id: (word, one)
+        for word, some in (
+            (CONTRADICTION_WORD, warnings.possible_conflicts),
+            (REPLACEMENT_WORD, warnings.possible_replacements),
+        )
+        for one in some
+        if one.id not in explicit
+    }
+    similarities = {link.to_id: link.metadata.similarity for link in automatic}
+    links = [link for link in automatic if link.to_id not in found]
+    return links + [_build_link(memory, word, one, similarities.get(one.id)) for word, one in found.values()]
+
+
+def _build_link(memory: Memory, word: str, older: RelatedMemory, similarity: float | None) -> Link:
+    return Link(
+        id=new_link_id(),
+        from_id=memory.id,
+        to_id=older.id,
+        link_type=LinkType.ASSOCIATION,
+        confidence=older.probability,
+        created_by="system",
+        metadata=LinkMetadata(original_relationship=word, similarity=similarity),
+        created_at=memory.created_at,
+    )
+
+
+def find_conflicts(reader: Reader, now: datetime, limit: int) -> list[MemoryConflict]:
+    """
+    Return the unresolved conflicts, newest first.
+
+    A conflict is resolved when either memory was superseded, updated or deleted, has failed or expired.
+    """
+    counts = reader.relationships()
+    remaining = sum(counts.get(word, 0) for word in _KINDS)
+    found: list[MemoryConflict] = []
+    nodes = reader.window() if remaining else np.zeros(0, np.int64)
+    for start in range(0, len(nodes), _PAGE_MEMORIES):
+        links = list(_read_conflict_links(reader, nodes[start : start + _PAGE_MEMORIES]))
+        found += _select_unresolved(reader, links, now)
+        remaining -= len(links)
+        if remaining <= 0 or len(found) >= limit:
+            break
+    return found[:limit]
+
+
+def dismiss_conflict(writer: Writer, newer: int, older_id: str) -> None:
+    """Mark the conflict of two memories as resolved. Idempotent."""
+    for link in writer.read_links(newer, "out"):
+        if link.to_id == older_id and _is_conflict(link):
+            # Keep the link itself, because both memories have the same subject.
+            metadata = attrs.evolve(link.metadata, original_relationship=RELATED_WORD)
+            writer.put_link(attrs.evolve(link, metadata=metadata))
+
+
+def _is_conflict(link: Link) -> bool:
+    return link.created_by == "system" and link.metadata.original_relationship in _KINDS
+
+
+def _read_conflict_links(reader: Reader, nodes: Nodes) -> Iterator[Link]:
+    """Yield the links that store conflicts, in the order of the *nodes* that they start at."""
+    table = reader.links(nodes, "out", [LinkType.ASSOCIATION])
+    sources = table.sources[table.creators == SYSTEM_CREATOR_INDEX]
+    linked = nodes[np.isin(nodes, sources)]
+    for own in reader.links_of_many(linked, "out"):
+        yield from filter(_is_conflict, own)
+
+
+def _select_unresolved(reader: Reader, links: Sequence[Link], now: datetime) -> Iterable[MemoryConflict]:
+    ids = sorted({end for link in links for end in (link.from_id, link.to_id)})
+    nodes = [node for node in reader.find_many(ids) if node is not None]
+    gone = superseded_nodes(reader, np.array(nodes, np.int64))
+    memories = {
+        memory.id: memory
+        for node, memory in zip(nodes, reader.get(nodes) if nodes else [], strict=True)
+        if node not in gone and not has_failed(memory) and (memory.valid_until is None or memory.valid_until > now)
+    }
+    for link in links:
+        newer, older = memories.get(link.from_id), memories.get(link.to_id)
+        if newer is not None and older is not None and not any(_was_updated(one, link) for one in (newer, older)):
+            yield MemoryConflict(
+                newer=newer,
+                older=older,
+                kind=_KINDS[link.metadata.original_relationship],
+                probability=link.confidence,
+                detected_at=link.created_at,
+            )
+
+
+def _was_updated(memory: Memory, link: Link) -> bool:
+    """Return True if the text of a memory changed after the conflict was detected."""
+    changes = memory.previous_texts
+    return bool(changes) and to_milliseconds(changes[-1].until) > to_milliseconds(link.created_at)

@@ -1,0 +1,1 @@
+"""Comparison of the statements of two memories."""
