@@ -16,11 +16,14 @@ from crash.model import ExpectedState, Item, difference, digest_of, plain, tag_o
 from crash.oracle import Store, Verdict, opened
 
 from mama_structs import admin
+from mama_structs.memory.save.conflict_records import CONTRADICTION_WORD, REPLACEMENT_WORD
 from mama_structs.memory.types.model import StoredEvidence, parse_stored_evidence
 from mama_structs.session.session import Session
 
 _TEMPORAL_WINDOW: Final = 3600.0
-_MOST_AUTOMATIC: Final = {"association": 5, "temporal": 3}
+_MOST_AUTOMATIC: Final = {"association": 5, "temporal": 3, "conflict": 10}
+# Association links with these words store conflicts, which no limit of the linking policy suppresses.
+_CONFLICT_WORDS: Final = frozenset({CONTRADICTION_WORD, REPLACEMENT_WORD})
 _MOST_INCOMING: Final = 32
 _MIN_CONFIDENCE: Final = 0.3
 _NOBODY: Final = "which nobody"
@@ -177,10 +180,10 @@ class Comparison:
         self.verdict.duplicated.extend(
             f"automatic link {way} is there twice" for way, count in ways.items() if count > 1
         )
-        for (memory_id, kind), count in Counter((link["from_id"], link["link_type"]) for link in links).items():
+        for (memory_id, kind), count in Counter((link["from_id"], _limited_kind(link)) for link in links).items():
             if count > most.get(kind, 0):
                 wrong.append(f"memory {memory_id} has {count} automatic links of the type {kind}")
-        for memory_id, count in Counter(link["to_id"] for link in links).items():
+        for memory_id, count in Counter(link["to_id"] for link in links if _limited_kind(link) != "conflict").items():
             if count > _MOST_INCOMING:
                 wrong.append(f"memory {memory_id} has {count} incoming automatic links")
         for link in links:
@@ -323,3 +326,8 @@ def _row(value: Any) -> str:
 def _seconds(there: Mapping[str, Any], one: str, other: str) -> float:
     times = [datetime.fromisoformat(there[memory_id]["created_at"]) for memory_id in (one, other)]
     return (times[1] - times[0]).total_seconds()
+
+
+def _limited_kind(link: Mapping[str, Any]) -> str:
+    """Return the key of the limit that applies to an automatic link."""
+    return "conflict" if link["metadata"]["original_relationship"] in _CONFLICT_WORDS else link["link_type"]

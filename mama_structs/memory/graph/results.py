@@ -55,12 +55,15 @@ class Hit(ReprMixin):
         score: Sort key of this result list. Scores of different searches are not comparable.
         relevance: Estimated relevance, 0 to 1. It also depends on the other memories of the store. An answer in other
             words than the query often gets less than 0.3.
-        signals: Contributions to its score by name: ``meaning``, ``words``, ``graph`` and so on.
+        signals: Contributions to its score by name, such as ``links`` and ``recency``. ``meaning`` and ``words`` are
+            the similarity and the share of the query's words, 0 to 1.
         terms: Terms that add up to the score, by name, as in `Explanation`.
         path: Ids of the memories from which it was reached along links, starting with a direct match; empty for a
             direct match.
         superseded_by: Id of its current successor, or None if it is current.
         duplicates: Ids of memories that say the same and have no hits of their own.
+        passage: Start and end of the sentence or two in `content` that answer the query, in characters; None if the
+            content has at most 280 characters.
 
     """
 
@@ -72,6 +75,7 @@ class Hit(ReprMixin):
     superseded_by: str | None = None
     duplicates: tuple[str, ...] = ()
     terms: Mapping[str, float] = attrs.field(factory=dict, hash=False)
+    passage: tuple[int, int] | None = None
 
     @property
     def id(self) -> str:
@@ -117,9 +121,9 @@ class Explanation(ReprMixin):
             better, ``"duplicates"`` if a hit says the same, ``"valid_until"`` if it has expired. None for a hit.
         score: Its score, or None if a filter excluded it.
         relevance: Its relevance, 0 to 1, as in `Hit`, or None if a filter excluded it.
-        terms: Terms that add up to the score, by name: ``meaning``, ``words`` and ``length`` (log-odds), ``floor``
-            (makes their sum greater than 0), the other names of `Hit.signals`, and ``place`` (difference to the score
-            of the place to which a successor or a period moved it).
+        terms: Terms that add up to the score, by name: the weighted features ``meaning``, ``words``, ``questions``,
+            ``before``, ``after``, ``links``, ``topic``, ``period`` and ``recency``, the rules ``outcome`` and
+            ``superseded``, and ``place`` (difference to the score of the place to which a rule moved it).
         duplicate_of: Id of the hit that it is shown with.
         superseded_by: As in `Hit`.
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mama_structs.errors import InvalidArgument, StoreDamaged, VersionConflict
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.search import search_plan as search
-from mama_structs.memory.search.search_plan import SearchRequest
+from mama_structs.memory.search.search_request import SearchRequest
 from mama_structs.memory.types.engine import KEY_PREFIX, EngineFilter, NewMemory, Reader, Vectors, Writer, record_path
 from mama_structs.memory.types.model import Link, Memory, MemoryType, PreviousText, PreviousValue, RecordMetadata
 from mama_structs.memory.types.record import (

@@ -24,7 +24,7 @@ from mama_structs.memory.graph.results import Page, Results
 from mama_structs.memory.records import record_plans
 from mama_structs.memory.records.record_plans import RecordListing
 from mama_structs.memory.save import save_plan as saving
-from mama_structs.memory.search.search_plan import SearchRequest
+from mama_structs.memory.search.search_request import SearchQuery, embed_request
 from mama_structs.memory.types.engine import KEY_PREFIX, Vectors, Writer, record_path, write_in_transactions
 from mama_structs.memory.types.model import CreatedBy, MemoryType
 from mama_structs.memory.types.record import (
@@ -494,14 +494,9 @@ class RecordStore:
         least = 0.0 if min_relevance is None else _check.check_ratio("min_relevance", min_relevance)
         most, made_by = check_limit(limit), self._shared.record
         with self._instrument("search_memory") as told:
-            request = SearchRequest(
-                text=text,
-                vector=await self._shared.embedding.embed_query(text),
-                where=below,
-                min_relevance=least,
-                now=self._shared.now,
-                limit=most,
-                calibration=await self._shared.embedding.calibration(),
+            asked = SearchQuery(text=text, where=below, min_relevance=least, limit=most)
+            request = await embed_request(
+                asked, self._shared.embedding.embed_query_vectors, self._shared.embedding.embedder, now=self._shared.now
             )
             plan = partial(record_plans.search_records, request=request, where=counts, offset=skipped)
             hits = await self._shared.read(plan, made_by=made_by)

@@ -7,18 +7,12 @@ from datetime import timedelta
 from typing import Final
 
 import attrs
-import numpy as np
 
 from mama_structs.memory.graph.results import Explanation, Hit, limit_chars
-from mama_structs.memory.search import scores as ranking
-from mama_structs.memory.search.search_plan import (
-    CandidateSet,
-    RankedCandidate,
-    SearchRequest,
-    collect_candidates,
-    find_hits,
-    rank_candidates,
-)
+from mama_structs.memory.search.candidates import collect_candidates
+from mama_structs.memory.search.ranking import RankedCandidate, rank_candidates
+from mama_structs.memory.search.search_plan import find_hits
+from mama_structs.memory.search.search_request import SearchRequest
 from mama_structs.memory.types.engine import EngineFilter, Reader
 
 PUBLIC_NAMES: Final = {"types": "type", "origins": "origin", "trust": "min_trust"}
@@ -35,13 +29,16 @@ def explain(reader: Reader, request: SearchRequest, node: int, max_chars: int | 
     for name, where in _single_filters(request):
         if node not in reader.window(where):
             return Explanation(memory_id=memory_id, excluded_by=name)
-    found = _add_candidate(reader, collect_candidates(reader, request, ranking.WEIGHTS), node)
-    everything = attrs.evolve(request, limit=len(found.candidates.nodes))
-    results = {one.node: one for one in rank_candidates(attrs.evolve(found, request=everything))[0]}
+    found = collect_candidates(reader, request)
+    if found is None:
+        raise ValueError("a search that nothing passes has no candidates")
+    found = found.with_node(reader, node)
+    ranked = rank_candidates(found)
+    results = {one.node: one for one in map(ranked.result, range(len(ranked.order)))}
     dropped = node not in results
     if dropped:
-        behind = attrs.evolve(everything, superseded="demote")
-        results = {one.node: one for one in rank_candidates(attrs.evolve(found, request=behind))[0]}
+        ranked = rank_candidates(attrs.evolve(found, request=attrs.evolve(request, superseded="demote")))
+        results = {one.node: one for one in map(ranked.result, range(len(ranked.order)))}
     best, _ = find_hits(reader, request)
     fitting = best if max_chars is None else limit_chars(best, max_chars)
     own: Hit | RankedCandidate = next((hit for hit in best if hit.memory.id == memory_id), results[node])
@@ -78,13 +75,3 @@ def _single_filters(request: SearchRequest) -> Iterator[tuple[str, EngineFilter]
     if request.as_of is not None:
         yield "as_of", EngineFilter(until=request.as_of + timedelta(milliseconds=1))
     yield "valid_until", EngineFilter(valid_at=request.reference_time)
-
-
-def _add_candidate(reader: Reader, found: CandidateSet | None, node: int) -> CandidateSet:
-    """Return the candidate set with a memory added. The memory must pass the search's filters."""
-    if found is None:
-        raise ValueError("a search that nothing passes has no candidates")
-    if node in found.candidates.nodes:
-        return found
-    own = found.query.judged(reader, np.array([node], np.int64), found.best)
-    return attrs.evolve(found, candidates=found.candidates.joined(own))

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.memory.search import scores as ranking
-from mama_structs.memory.search.scores import WEIGHTS, FloatArray, IndexArray, ScoreWeights
+from mama_structs.memory.search.scores import FloatArray, IndexArray
 from mama_structs.memory.types.engine import Nodes
 
 _MIN_DOMINANT_STRENGTH: Final = 0.8
-"""Minimum strength of a period that moves its memories to the front, similar to `scores.favour_period`."""
+"""Minimum strength of a period that moves its memories to the front, as the feature ``period`` does."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -92,7 +92,7 @@ class ReorderRules:
         if place < to and self.inside[first] == self.inside[second]:
             order.insert(to, order.pop(place))
 
-    def promote(self, scores: FloatArray, weights: ScoreWeights = WEIGHTS) -> FloatArray:
+    def promote(self, scores: FloatArray) -> FloatArray:
         """Return scores in which no superseded memory scores higher than its current successor."""
         if self.history or not self.newest:
             return scores
@@ -102,11 +102,13 @@ class ReorderRules:
         # A query for a period asks for memories of that time, so superseded ones inside it retain their scores.
         same = (leaders >= 0) & (self.inside[old] == self.inside[leaders])
         held = self.inside[old] & ~same
-        return ranking.promote(scores, old[~held].tolist(), np.where(same, leaders, -1)[~held].tolist(), weights)
+        return ranking.promote(scores, old[~held], np.where(same, leaders, -1)[~held])
 
     def move_behind_successors(self, order: IndexArray) -> IndexArray:
         """Return an order in which superseded memories come after their successors."""
-        return order if self.history else self._move_behind_direct_successors(self._sort_chains(order))
+        if self.history or not (self.newest or self.replaced_by):
+            return order
+        return self._move_behind_direct_successors(self._sort_chains(order))
 
     def _sort_chains(self, order: IndexArray) -> IndexArray:
         """
@@ -115,8 +117,10 @@ class ReorderRules:
         Memories of the requested period come first, then the current memory, then the newest ones.
         """
         chains: dict[int, list[int]] = {}
+        leaders = set(self.newest.values())
         for place, node in enumerate(self.nodes[order].tolist()):
-            chains.setdefault(self.newest.get(node, node), []).append(place)
+            if node in self.newest or node in leaders:
+                chains.setdefault(self.newest.get(node, node), []).append(place)
         arranged = order.copy()
         for places in chains.values():
             if len(places) == 1:
@@ -136,10 +140,12 @@ class ReorderRules:
         This also covers forked chains.
         """
         arranged = order.tolist()
-        for position in order.tolist():
-            node = int(self.nodes[position])
+        nodes = self.nodes[order].tolist()
+        for position, node in zip(order.tolist(), nodes, strict=True):
+            if node not in self.replaced_by:
+                continue
             # If two memories supersede each other, neither moves behind the other one.
-            after = {one for one in self.replaced_by.get(node, ()) if node not in self.replaced_by.get(one, ())}
+            after = {one for one in self.replaced_by[node] if node not in self.replaced_by.get(one, ())}
             if not after or self.inside[position]:
                 continue
             place = arranged.index(position)

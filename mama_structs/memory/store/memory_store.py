@@ -19,6 +19,7 @@ from mama_structs._internal.validation import UNSET, TimeInput, Unset
 from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError, repr_short
 from mama_structs.memory.graph.results import ErasureReport, LinkLike, MemoryLike, OutcomeWord, Results
 from mama_structs.memory.save import save_plan as saving
+from mama_structs.memory.save.conflict_records import dismiss_conflict
 from mama_structs.memory.save.memory_update import MemoryUpdate
 from mama_structs.memory.save.save_plan import RECORDS_PER_YIELD, FindContent, PreparedSave
 from mama_structs.memory.store import maintenance, writes
@@ -705,6 +706,28 @@ class MemoryStore(MemoryReader):
         def plan(writer: Writer) -> None:
             if not writer.delete_links([checked]):
                 raise LinkNotFound(checked)
+
+        await self._shared.write(plan)
+
+    async def dismiss_conflict(self, newer: MemoryLike, older: MemoryLike) -> None:
+        """
+        Mark a conflict as resolved, so that `conflicts` no longer returns it. Idempotent.
+
+        Args:
+            newer: The newer memory of the conflict, or its id.
+            older: The older memory of the conflict, or its id.
+
+        Raises:
+            MemoryNotFound: One of the memories does not exist.
+
+        """
+        newer_id, older_id = check_memory("newer", newer), check_memory("older", older)
+
+        def plan(writer: Writer) -> None:
+            writer.expect(lambda ahead: ahead.find_many([newer_id, older_id]))
+            node = saving.require_node(writer, newer_id)
+            saving.require_node(writer, older_id)
+            dismiss_conflict(writer, node, older_id)
 
         await self._shared.write(plan)
 

@@ -28,7 +28,7 @@ from mama_structs.memory.graph.results import (
 )
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.save.save_plan import FindContent, PreparedSave, no_content
-from mama_structs.memory.search.search_plan import SearchQuery, SimilarityRequest
+from mama_structs.memory.search.search_request import SearchQuery, SimilarityRequest
 from mama_structs.memory.store.cursors import BEGINNING, CursorPosition, Positions
 from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.engine import (
@@ -122,8 +122,8 @@ class ScopedMemories(MemoryStore):
         return tuple(one.namespace for one in self._scopes[1:])
 
     async def _hits(self, asked: SearchQuery, room: int | None) -> list[Hit]:
-        """Find memories in every namespace; see `merge_hits_by_relevance`."""
-        found = merge_hits_by_relevance([await one._hits(asked, None) for one in self._scopes], asked.limit)
+        """Find memories in every namespace; see `merge_hits_by_score`."""
+        found = merge_hits_by_score([await one._hits(asked, None) for one in self._scopes], asked.limit)
         return found if room is None else limit_chars(found, room)
 
     async def _search_for_prompt(
@@ -133,11 +133,11 @@ class ScopedMemories(MemoryStore):
         limit: int,
         bounds: RelevanceBounds = DISPLAY_BOUNDS,
         types: TypeCondition | None = None,
-    ) -> tuple[list[Hit], int]:
-        # Filter each namespace by its own scores, because the scores of a merged list are relevances.
+    ) -> tuple[list[Hit], list[Hit]]:
+        # Filter each namespace by itself, because a relevance depends on the other hits.
         found = [await one._search_for_prompt(query, limit=limit, bounds=bounds, types=types) for one in self._scopes]
-        shown = merge_hits_by_relevance([hits for hits, _ in found], limit)
-        return shown, min(sum(len(hits) + more for hits, more in found), limit) - len(shown)
+        shown = merge_hits_by_score([hits for hits, _ in found], limit)
+        return shown, merge_hits_by_score([others for _, others in found], limit - len(shown))
 
     async def _list_page(
         self, where: EngineFilter, limit: int, after: Positions, *, newest_first: bool = True
@@ -239,20 +239,20 @@ class ScopedMemories(MemoryStore):
             return await call(owner)
 
 
-def merge_hits_by_relevance(hit_lists: Sequence[Sequence[Hit]], limit: int) -> list[Hit]:
+def merge_hits_by_score(hit_lists: Sequence[Sequence[Hit]], limit: int) -> list[Hit]:
     """
     Merge the hits of several namespaces, and keep the order within each namespace.
 
-    A score is comparable only within its own search; `Hit.relevance` and reranker scores are absolute. In each
-    namespace, the n-th hit gets the n-th best of these values, because a time filter or a successor may have moved a
-    hit away from the position of its own relevance. The highest value comes first; ties prefer the own namespace. The
-    value becomes the score in the merged list; `Hit.signals` keeps the signals from the search in the memory's own
-    namespace.
+    Scores are sums of features that are relative to their namespace, so they are comparable, unlike a relevance, which
+    depends on the other hits. If a reranker has rated all hits, its scores are used: in each namespace, the n-th hit
+    gets the n-th best of them, because rules may have moved a hit. The highest value comes first; ties prefer the own
+    namespace. The value becomes the score in the merged list; `Hit.signals` keeps the signals from the search in the
+    memory's own namespace.
     """
     by_reranker = all("reranker" in hit.signals for hits in hit_lists for hit in hits)
     ordered: list[tuple[float, Hit]] = []
     for hits in hit_lists:
-        worth = sorted((hit.signals["reranker"] if by_reranker else hit.relevance for hit in hits), reverse=True)
+        worth = sorted((hit.signals["reranker"] if by_reranker else hit.score for hit in hits), reverse=True)
         ordered += zip(worth, hits, strict=True)
     ordered.sort(key=lambda one: -one[0])
     return [attrs.evolve(hit, score=value, terms=with_place_term(hit.terms, value)) for value, hit in ordered[:limit]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +14,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.embedding.protocol import are_unit_vectors
 from mama_structs.memory.types.duplicates import duplicate_fingerprint
 from mama_structs.memory.types.engine import Vectors, expiry_milliseconds
 from mama_structs.memory.types.model import (
@@ -36,6 +36,9 @@ from mama_structs.memory.types.text_analysis import detect_scripts, indexed_text
 
 LinksT = TypeVar("LinksT")
 MetadataT = TypeVar("MetadataT")
+
+LENGTH_TOLERANCE: Final = 1e-3
+"""Maximum deviation from 1 of the length of a vector that was normalised in float32."""
 
 ENTRY_FORMAT_VERSION: Final = 1
 
@@ -321,3 +324,14 @@ class RecentChangeLog:
                 break
             touched.update(nodes)
         return frozenset(touched)
+
+
+def are_unit_vectors(vectors: NDArray[np.float32]) -> bool:
+    """Return True if all rows have length 1, within a rounding tolerance."""
+    squares = np.einsum("ij,ij->i", vectors, vectors)
+    if len(squares) == 1:
+        # Handle a single row, the usual case, without NumPy calls, because each has a fixed cost.
+        return abs(math.sqrt(squares[0]) - 1) <= LENGTH_TOLERANCE
+    lengths = np.sqrt(squares)
+    # Compare with <=, so that the result is False for NaN.
+    return bool((np.abs(lengths - 1) <= LENGTH_TOLERANCE).all())

@@ -90,13 +90,13 @@ NEVER_EXPIRES_MS: Final = 2**63 - 1
 @attrs.frozen(kw_only=True)
 class RelevanceBounds:
     """
-    Minimum relevance and score of displayed hits.
+    Minimum relevance of displayed hits.
 
-    The values were tuned on half of the queries of every data set by ``benchmarks/precision.py``.
+    The values were chosen on the recall set and the exact sets in tests/data, see ``benchmarks/precision.py``.
     """
 
-    relevance: float = 0.15  # minimum relevance of the best hit; if it is lower, no hit is displayed
-    share: float = 0.85  # minimum score of a hit, relative to the best score
+    relevance: float = 0.14  # minimum relevance of the best hit; if it is lower, no hit is displayed
+    share: float = 0.55  # minimum relevance of a hit, relative to the highest one
 
 
 DISPLAY_BOUNDS: Final = RelevanceBounds()
@@ -404,8 +404,12 @@ class Prefetch(Protocol):
     def nearest_many(self, vectors: Vectors, limit: int) -> object:
         """Prefetch `Reader.nearest_many`."""
 
-    def sample(self) -> object:
-        """Prefetch `Reader.sample`."""
+    def sample(self) -> Vectors | None:
+        """
+        Prefetch `Reader.sample`, and return the cached sample, or None.
+
+        A query that depends on the sample can be prefetched with the cached one. The sample may have changed since.
+        """
 
     def words(self, query: Query, limit: int, where: EngineFilter | None = None) -> object:
         """Prefetch `Reader.words`."""

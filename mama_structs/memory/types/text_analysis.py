@@ -36,8 +36,8 @@ MAX_EMBEDDED_CHARS: Final = 65_536
 MAX_INDEXED_CHARS: Final = 262_144
 """Maximum number of characters in the word index."""
 
-ANALYSIS_VERSION: Final = 3
-"""Version of the analysis rules. A word index that was built with another version is rebuilt."""
+ANALYSIS_VERSION: Final = 4
+"""Version of the analysis rules. Terms and columns that were computed with another version are computed again."""
 
 BIGRAM_PREFIX: Final = "\u0001"
 """Prefix of bigram terms, so that they never equal a word of two syllables."""
@@ -136,11 +136,40 @@ _RANGE_BITS: Final = np.array([bit for _, bit, _ in _SCRIPT_RANGES], np.uint8)
 _RANGE_WEIGHTS: Final = np.array([share for _, _, share in _SCRIPT_RANGES])
 _LATIN_PATTERN: Final = re.compile("[A-Za-z]")
 _MAX_ANALYSED_CHARS: Final = 2_000
-# Sentence ends. A full stop within a number or a name does not count.
+# Sentence ends. A full stop within a number or a name does not count. A line break ends a sentence, unless the next
+# line starts in lower case, because then it only wraps the text.
 _SENTENCE_END_PATTERN: Final = re.compile(
-    r"(?<![.!?\u2026])[.!?\u2026]++(?=[\"'\u2019\u201d\xbb)\]*_]{0,3}(?:\s|\Z))|[\u3002\uff01\uff1f\u061f]+|(?<=\w)\Z"
+    r"(?<![.!?\u2026])[.!?\u2026]++(?=[\"'\u2019\u201d\xbb)\]*_]{0,3}(?:\s|\Z))|[\u3002\uff01\uff1f\u061f]+"
+    r"|\n\s*+(?![a-z])|(?<=\w)\Z"
 )
 _QUESTION_MARKS: Final = frozenset("?\uff1f\u061f")
+_WORD_CHARACTER_PATTERN: Final = re.compile(r"\w")
+_AUXILIARY_REGEX: Final = (
+    "(?:can|could|would|will|should|shall|may|might|must|do|does|did|is|are|was|were|have|has|had|am"
+    "|(?:do|does|did|is|are|was|were|could|would|should|has|have)n['\u2019]t|can['\u2019]t|won['\u2019]t)"
+)
+_SUBJECT_REGEX: Final = (
+    "(?:you|we|i|it|they|he|she|there|this|that|these|those|the|my|your|our|his|her|its|any|anyone|anybody|someone|an?)"
+)
+_INVERSION_REGEX: Final = rf"(?:\s\w+){{0,3}}?(?:['\u2019](?:s|re|d|ll)|\s{_AUXILIARY_REGEX})\s+{_SUBJECT_REGEX}\b"
+_CONJUNCTION_REGEX: Final = r"(?:and|but|so|or|then)\s+"
+_SEPARATOR_REGEX: Final = r"(?:[,;:(\u2013\u2014]|\s-)\s*"
+# An English sentence that is a question from its start, such as "can you", "how many ports do we" or "who moved".
+# "When we moved" and "what we moved" are no questions.
+_QUESTION_SENTENCE_PATTERN: Final = re.compile(
+    rf"\W*(?:(?:also|ok|hey|please|{_CONJUNCTION_REGEX}),?\s*)?(?:{_AUXILIARY_REGEX}\s\w"
+    rf"|(?:what|how|why|when|where|who|whom|whose|which){_INVERSION_REGEX}"
+    r"|(?:what|how|why|who|whom|whose|which)\b(?!\s(?:we|i|you|they|he|she|it)\b))",
+    re.IGNORECASE,
+)
+# The end of a statement before a clause that asks.
+_QUESTION_CLAUSE_PATTERN: Final = re.compile(
+    rf"{_SEPARATOR_REGEX}(?:{_CONJUNCTION_REGEX})?(?={_AUXILIARY_REGEX}\s\w|any\s(?:idea|chance|thoughts)\b)"
+    rf"|(?:{_SEPARATOR_REGEX}(?:{_CONJUNCTION_REGEX})?|\b{_CONJUNCTION_REGEX})(?={_AUXILIARY_REGEX}\s{_SUBJECT_REGEX}\b"
+    rf"|(?:what|how|why|when|where){_INVERSION_REGEX}|(?:what|how)\sabout\b|why\snot\b"
+    r"|(?:what|how|why|when|where|who|which|right|okay|ok|yes|no|correct)\s*\Z)",
+    re.IGNORECASE,
+)
 _PERCENT: Final = 100
 
 _ENGLISH_STOP_WORDS: Final = frozenset(
@@ -355,10 +384,31 @@ def detect_scripts(text: str) -> int:
 
 
 def question_percentage(text: str) -> int:
-    """Return the percentage of sentences that end in a question mark."""
-    ends = _SENTENCE_END_PATTERN.findall(text[:_MAX_ANALYSED_CHARS])
-    asking = sum(not _QUESTION_MARKS.isdisjoint(end) for end in ends)
-    return _PERCENT * asking // (len(ends) or 1)
+    """
+    Return the percentage of letters and digits of a text that are in questions, 0 to 100.
+
+    A sentence with a question mark is a question. If an English sentence begins as a statement, as in "We moved it to
+    port 80, can you check?", only the clause that asks counts.
+    """
+    text = text[:_MAX_ANALYSED_CHARS]
+    if _QUESTION_MARKS.isdisjoint(text):
+        return 0
+    asked = start = 0
+    for end in _SENTENCE_END_PATTERN.finditer(text):
+        if not _QUESTION_MARKS.isdisjoint(end[0]):
+            asked += _count_word_characters(text[start + _find_question(text[start : end.start()]) : end.start()])
+        start = end.end()
+    return _PERCENT * asked // (_count_word_characters(text) or 1)
+
+
+def _find_question(sentence: str) -> int:
+    """Return the index in a sentence with a question mark where the question starts."""
+    clause = None if _QUESTION_SENTENCE_PATTERN.match(sentence) else _QUESTION_CLAUSE_PATTERN.search(sentence)
+    return 0 if clause is None else clause.end()
+
+
+def _count_word_characters(text: str) -> int:
+    return len(_WORD_CHARACTER_PATTERN.findall(text))
 
 
 def resolve_terms(query: str | Mapping[str, float]) -> Mapping[str, float]:

@@ -32,11 +32,17 @@ from mama_structs._internal import validation as _check
 from mama_structs._internal.event_loop import run_in_own_thread
 from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreDamaged, StoreError
 from mama_structs.memory.embedding.batch_service import EmbeddingService
-from mama_structs.memory.embedding.protocol import are_unit_vectors, normalize_rows
+from mama_structs.memory.embedding.protocol import normalize_rows
 from mama_structs.memory.graph.results import JsonlImport
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.types import codec
-from mama_structs.memory.types.codec import STORED_NAMES, MemoryRecord, from_memory_record, vectors_to_bytes
+from mama_structs.memory.types.codec import (
+    STORED_NAMES,
+    MemoryRecord,
+    are_unit_vectors,
+    from_memory_record,
+    vectors_to_bytes,
+)
 from mama_structs.memory.types.engine import EmbedderRecord, Engine, EngineFilter, Reader, Writer, write_in_transactions
 from mama_structs.memory.types.model import (
     MAX_STORED_TEXT_BYTES,

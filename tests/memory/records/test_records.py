@@ -19,7 +19,8 @@ from mama_structs import Filter, HashEmbedder, admin
 from mama_structs.errors import InvalidArgument, StoreDamaged, VersionConflict
 from mama_structs.memory.records import record_plans
 from mama_structs.memory.save.save_plan import embed_memories
-from mama_structs.memory.search import search_plan as search
+from mama_structs.memory.search import search_plan
+from mama_structs.memory.search.candidates import collect_candidates
 from mama_structs.memory.types.model import MemoryType, from_milliseconds
 from mama_structs.memory.types.record import MAX_VALUE_BYTES, note_name, record_memory_id
 from mama_structs.settings import MemorySettings
@@ -438,21 +439,21 @@ async def test_search_under_labels_is_exact(store):
 
 
 @pytest.mark.once
-async def test_search_with_selective_condition_compares_few_records(records, monkeypatch):
-    """For any limit, only the best hits are compared with their temporal neighbours."""
+async def test_search_with_selective_condition_ranks_few_times(records, monkeypatch):
+    """The number of candidates grows by a factor, so that few searches read all records."""
     await records.put_many([NewRecord(ALICE, f"{n}", n, text=f"ducks {n}") for n in range(1_500)])
-    asked, kinship = [], search._conversation_strength
+    limits = []
 
-    def counted(reader, nodes, before, after):
-        asked.append(len(nodes))
-        return kinship(reader, nodes, before, after)
+    def counted(reader, request):
+        limits.append(request.limit)
+        return collect_candidates(reader, request)
 
-    monkeypatch.setattr(search, "_conversation_strength", counted)
+    monkeypatch.setattr(search_plan, "collect_candidates", counted)
     (hit,) = await records.search("ducks", predicate=lambda one: one.value == 700)
 
     assert 700 == hit.record.value
-    assert max(asked) <= 512
-    assert len(asked) <= 6
+    assert len(limits) <= 6
+    assert all(4 * one <= other for one, other in itertools.pairwise(limits))
 
 
 async def test_async_condition_raises(records):

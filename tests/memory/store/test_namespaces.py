@@ -111,6 +111,7 @@ READS = {
     "history": lambda store, memory_id: store.history(memory_id),
     "links": lambda store, memory_id: store.links(memory_id),
     "relationships": lambda store, memory_id: store.relationships(),
+    "conflicts": lambda store, memory_id: store.conflicts(),
     "traverse": lambda store, memory_id: store.traverse(memory_id, max_depth=5),
     "neighbours": lambda store, memory_id: store.traverse(memory_id, max_depth=1),
     "details": lambda store, memory_id: store.details(memory_id),
@@ -133,6 +134,7 @@ WRITES = {
         memory_id, f"{memory_id[:-1]}{1 - int(memory_id[-1]) % 2}", f"word {OTHER_MARK}"
     ),
     "unlink": lambda store, memory_id: store.unlink(f"{memory_id.partition('memory')[0]}link_1_0"),
+    "dismiss_conflict": lambda store, memory_id: store.dismiss_conflict(memory_id, memory_id),
     "supersede": lambda store, memory_id: store.supersede(memory_id, f"new {OTHER_MARK}", reasoning="", **CREATED),
     "update": lambda store, memory_id: store.update(memory_id, f"new {OTHER_MARK}"),
     "set_outcome": lambda store, memory_id: store.set_outcome(memory_id, "FAILED", reason=f"why {OTHER_MARK}"),
@@ -227,7 +229,7 @@ async def test_changes_in_one_namespace_do_not_affect_another(kind, world, names
 
 # These methods take the id of a memory. Their results contain only the namespace of that memory.
 BY_ID = ["get", "evidence", "history", "links", "traverse", "neighbours", "details"]
-CHANGES_BY_ID = {"link", "save_checkpoint", "supersede", "update", "set_outcome", "delete"}
+CHANGES_BY_ID = {"link", "dismiss_conflict", "save_checkpoint", "supersede", "update", "set_outcome", "delete"}
 SECRET = "of a namespace that nobody granted"
 
 

@@ -134,18 +134,60 @@ def test_scripts_without_spaces_give_character_pairs(text):
     ("text", "percentage"),
     [
         ("Where is it?", 100),
-        ("v1.2 is out! Really?!", 50),
-        ("He said (why?) nothing.", 50),
-        ("어디예요\uff1f 여기요\u3002", 50),
+        ("v1.2 is out! Really?!", 42),
+        ("He said (why?) nothing.", 18),
+        ("\uc5b4\ub514\uc608\uc694\uff1f \uc5ec\uae30\uc694\u3002", 57),
         ("See https://example.org/?page=2", 0),
-        ("Where? No idea", 50),
+        ("Where? No idea", 45),
         ("", 0),
+        ("?!", 0),
         ("?" * 1_000 + "x", 0),
+        ("We moved the gateway to port 5433, can you update the file?", 41),
+        ("We moved it, which is what we wanted, and could you check?", 29),
+        ("What port do we use now, and how do we change it?", 100),
+        ("Who moved the gateway, and why?", 100),
+        ("When the gateway failed, what did we do?", 35),
+        ("Could you check the gateway, which is slow?", 100),
+        ("포트를 5433으로 옮겼는데 설정을 바꿔 줄래?", 100),
+        ("Haben wir das geändert? Ja.", 90),
+        ("Which port?\nThe log is below", 40),
+        ("Which port do\nwe use?", 100),
+        ("A statement without a mark\nWhere is it?", 29),
+        ("It is on port 80, right?", 29),
     ],
 )
-def test_question_ratio_counts_sentences_with_question_mark(text, percentage):
-    """Question marks of all scripts count. A sentence without a final mark is a statement."""
+def test_question_percentage_counts_characters_of_questions(text, percentage):
+    """Question marks of all scripts count, and only the clause that asks."""
     assert percentage == question_percentage(text)
+
+
+STATEMENTS = st.sampled_from(["The gateway uses port 80.", "v1.2 is out!", "\uc5ec\uae30\uc5d0 \uc788\ub2e4.", "Done"])
+QUESTIONS = st.sampled_from(
+    ["Where is it?", "Can you check, and why not?", "\uc5b4\ub514\uc608\uc694?", "Who did what?"]
+)
+
+
+@given(text=st.text(), statements=st.lists(STATEMENTS), questions=st.lists(QUESTIONS, min_size=1))
+def test_question_percentage_is_0_for_statements_and_100_for_questions(text, statements, questions):
+    """Any text has a percentage from 0 to 100."""
+    assert 0 <= question_percentage(text) <= 100
+    assert 0 == question_percentage("\n".join(statements))
+    assert 100 == question_percentage(" ".join(questions))
+    assert (100 if not statements else 1) <= question_percentage("\n".join([*questions, *statements][:9])) <= 100
+
+
+def test_question_percentage_is_small_for_long_message_with_closing_question():
+    """A closing question does not turn a long message into a question."""
+    assert 5 > question_percentage(
+        "We moved the gateway to another port because of the outage. " * 30 + "Is that fine?"
+    )
+
+
+@pytest.mark.parametrize("piece", ["a, ", "and ", "what a ", ", what is is ", "\n", "is "])
+def test_question_percentage_takes_linear_time(piece):
+    """Repeated beginnings of a question do not cause exponential backtracking."""
+    assert 0 <= question_percentage(piece * 100_000 + "?") <= 100
+    assert 0 <= question_percentage("x" + piece * 300 + "?") <= 100
 
 
 def test_mixed_text_gives_terms_of_both_languages():

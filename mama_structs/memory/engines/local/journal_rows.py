@@ -14,8 +14,14 @@ import attrs
 import msgspec
 
 from mama_structs.errors import StoreDamaged, StoreError
-from mama_structs.memory.embedding.protocol import are_unit_vectors
-from mama_structs.memory.types.codec import Entry, decode_entry, decode_memory, find_invalid_field, vectors_from_bytes
+from mama_structs.memory.types.codec import (
+    Entry,
+    are_unit_vectors,
+    decode_entry,
+    decode_memory,
+    find_invalid_field,
+    vectors_from_bytes,
+)
 from mama_structs.memory.types.engine import EmbedderRecord, Vectors
 from mama_structs.memory.types.model import Memory, MemoryType, text_digest
 from mama_structs.storage.sealed_rows import DamagedValue, Snapshot

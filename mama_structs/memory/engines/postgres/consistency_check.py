@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any, Final, cast
 
 from mama_structs.errors import StoreDamaged
-from mama_structs.memory.embedding.protocol import are_unit_vectors
 from mama_structs.memory.engines.postgres.namespace_rows import text_length, to_term_counts
 from mama_structs.memory.engines.postgres.queries import escape_text, unescape_text
 from mama_structs.memory.engines.postgres.reader import PostgresReader
 from mama_structs.memory.engines.postgres.writer import PostgresWriter, to_row
-from mama_structs.memory.types.codec import indexed_terms
+from mama_structs.memory.types.codec import are_unit_vectors, indexed_terms
 from mama_structs.memory.types.engine import Reader, Writer, filter_names
 from mama_structs.memory.types.model import Memory, evidence_digests
 from mama_structs.storage.sqlite_errors import Issue

@@ -23,10 +23,10 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.errors import InvalidArgument, MamaStructsError, StoreBusy
-from mama_structs.memory.embedding.protocol import are_unit_vectors
 from mama_structs.memory.engines.postgres.namespace_rows import PostgresNamespaceHead
 from mama_structs.memory.engines.postgres.queries import HnswIndex, embedder_key, index_name, index_prefix
 from mama_structs.memory.engines.postgres.reader import PostgresReader
+from mama_structs.memory.types.codec import are_unit_vectors
 from mama_structs.memory.types.engine import EmbedderRecord
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.postgres.pool import PostgresPool

@@ -27,7 +27,9 @@ from mama_structs.memory.types.text_analysis import resolve_terms
 
 
 class _QueryFactory(Protocol):
-    """Creates query objects for searches by vector and by words."""
+    """Creates query objects for searches by vector and by words, and knows the cached sample."""
+
+    def cached_sample(self) -> Vectors | None: ...
 
     def nearest_query(self, vector: Vectors, limit: int, where: EngineFilter | None) -> NearestQuery: ...
 
@@ -101,8 +103,9 @@ class PrefetchRecorder:
     def known_contents(self, digests: Sequence[str]) -> None:
         self.digests |= dict.fromkeys(digests)
 
-    def sample(self) -> None:
+    def sample(self) -> Vectors | None:
         self.with_sample = True
+        return self._reader.cached_sample()
 
     def links(self, nodes: Nodes, direction: Direction = "both", types: Collection[LinkType] | None = None) -> None:
         self.facts(nodes)

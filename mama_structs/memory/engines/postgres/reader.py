@@ -272,6 +272,13 @@ class PostgresReader(Reader):
         more = [self._pieces[new[place - known.memory_count]][:1] for place in places if place >= known.memory_count]
         return np.concatenate([known.vectors, *more])
 
+    def cached_sample(self) -> Vectors | None:
+        """Return the last known sample, or None if it is known to be outdated."""
+        known = self._sample or self._client_state.sample
+        if known is None or known.change != self._client_state.last_change[0]:
+            return None
+        return known.vectors
+
     def words(self, query: Query, limit: int, where: EngineFilter | None = None) -> Matches:
         terms = {term: weight for term, weight in resolve_terms(query).items() if weight > 0}
         if limit < 1 or not terms:

@@ -576,14 +576,17 @@ async def test_words_of_other_analysis_version_are_rebuilt(quick_path, always_sn
     with monkeypatch.context() as older:
         older.setattr(indexes_module, "ANALYSIS_VERSION", 1)
         older.setattr(codec, "weighted_terms", lambda text: {text.lower(): 1.0})
+        older.setattr(codec, "question_percentage", lambda _: 77)
         async with opened(quick_path) as (_, store):
             saved = await store.save_context("A lighthouse keeper.")
             await store.save_context("A shield wall.")
     async with opened(quick_path) as (_, store):
         (first, *_) = await store.search("lighthouse")
+        facts = await store._engine.read(lambda reader: reader.facts(np.array([0, 1])))
 
     assert saved.id == first.memory.id
     assert first.signals["words"] > 0
+    assert [0, 0] == facts.asking.tolist()
 
 
 @IN_FILES
@@ -1192,12 +1195,13 @@ async def test_reembed_back_does_not_restore_deleted_vectors(tmp_path):
     """Embedders may be changed back and forth while memories are deleted."""
     async with opened(tmp_path) as (place, store):
         saved = await filled(store, 5)
-        for number, embedder in enumerate([OTHER_EMBEDDER, SMALL, OTHER_EMBEDDER]):
+        changes = {"gulls in the harbour": OTHER_EMBEDDER, "a locked drawer": SMALL, "lunch at noon": OTHER_EMBEDDER}
+        for number, (text, embedder) in enumerate(changes.items()):
             await admin.reembed(store, embedder)
             await store.delete(saved[number].id)
-            saved.append(await store.save_context(f"after change {number}"))
+            saved.append(await store.save_context(text))
             assert [] == await place.findings()
-            assert saved[-1] == (await store.search(f"after change {number}"))[0].memory
+            assert saved[-1] == (await store.search(text))[0].memory
         assert len(saved) - 3 == await store.count()
 
 

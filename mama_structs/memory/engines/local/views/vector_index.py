@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.embedding.protocol import are_unit_vectors
 from mama_structs.memory.engines.local.views.hnsw_labels import HnswLabels, Mask
 from mama_structs.memory.engines.local.views.snapshots import LoadedPart, SnapshotPart
 from mama_structs.memory.engines.local.views.vector_store import Labels, RowCache, Vectors, VectorStore
+from mama_structs.memory.types.codec import are_unit_vectors
 from mama_structs.memory.types.engine import Matches, Nodes, Scores, sample_slice
 
 if TYPE_CHECKING:

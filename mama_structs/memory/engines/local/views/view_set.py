@@ -345,7 +345,7 @@ def build_snapshot_parts(rows: Snapshot, row_keys: RowKeys, views: ViewSet, chan
     table, columns = views.memory_table.state()
     return {
         "journal": SnapshotPart({"mark": _history_marker(rows, row_keys, change)}),
-        "catalogue": SnapshotPart({**table, "names": FILTER_NAMES_VERSION}, columns),
+        "catalogue": SnapshotPart({**table, "names": FILTER_NAMES_VERSION, "analysis": ANALYSIS_VERSION}, columns),
         "words": SnapshotPart({**words, "analysis": ANALYSIS_VERSION}, arrays),
         "links": SnapshotPart(*views.links.state()),
         **views.vectors.parts(),
@@ -385,6 +385,9 @@ def _restore_snapshot(
         return None
     if parts["catalogue"].meta.get("names") != FILTER_NAMES_VERSION:
         _log.info("the snapshot of the memories has other filter names: the views are derived from the journal")
+        return None
+    if parts["catalogue"].meta.get("analysis") != ANALYSIS_VERSION:
+        _log.info("the snapshot of the memories has other text features: the views are derived from the journal")
         return None
     views = ViewSet(row_keys.embedder.dimensions, exact_up_to=exact_up_to)
     views.memory_table = MemoryTable.from_state(parts["catalogue"].meta, parts["catalogue"].arrays)

@@ -1,0 +1,1 @@
+"""Words of queries per language, and their loader."""
