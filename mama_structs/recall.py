@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import attrs
 
@@ -32,6 +32,28 @@ class Conflict(JsonMixin):
     reason: str | None = None
 
 
+LeftOutReason = Literal["below the threshold", "already told", "no room", "superseded"]
+"""Reason for which a recall left out a memory."""
+
+
+@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
+class LeftOut(JsonMixin):
+    """
+    A memory that a search found for a message, but that the recall left out.
+
+    Args:
+        memory: The memory.
+        relevance: Estimated relevance, 0 to 1, as in `Hit`.
+        reason: ``"below the threshold"`` if it is not relevant enough, ``"already told"`` if the conversation already
+            got it, ``"no room"`` if it does not fit into *max_chars*, and ``"superseded"`` if its successor is given.
+
+    """
+
+    memory: mama_structs.Memory
+    relevance: float
+    reason: LeftOutReason
+
+
 @attrs.frozen(kw_only=True, repr=False)
 class Recall(JsonMixin):
     """
@@ -43,6 +65,7 @@ class Recall(JsonMixin):
             checkpoint's id as its path.
         checkpoint: Latest state of the work, if the message continues it; else None.
         conflicts: The conflicts that the text reports.
+        left_out: With ``explain=True``, the memories that were found and left out; else empty.
 
     """
 
@@ -50,6 +73,7 @@ class Recall(JsonMixin):
     hits: tuple[mama_structs.Hit, ...] = ()
     checkpoint: mama_structs.Memory | None = None
     conflicts: tuple[Conflict, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.text)

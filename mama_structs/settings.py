@@ -214,7 +214,7 @@ class LinkingPolicy(JsonMixin):
 
     Args:
         threshold: Minimum probability, 0 to 1, that two memories are about the same subject.
-        max_semantic: Maximum number of association links that one save creates.
+        max_semantic: Maximum number of association links that one save creates, besides those that store conflicts.
         max_temporal: Maximum number of temporal links that one save creates.
         temporal_window: Temporal links lead to memories of the last *temporal_window* seconds; 0 disables them.
         temporal_same_topic: Whether temporal links need the same topic.

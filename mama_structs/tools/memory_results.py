@@ -6,7 +6,7 @@ Long texts are truncated, and stored under a handle that the model can read.
 # `TypedDict` cannot find Required in postponed annotations, so this module does not use them.
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NotRequired, Required, Self, TypedDict, TypeVar, cast
 
@@ -16,6 +16,7 @@ from mama_structs._internal.prompt_quoting import quote
 from mama_structs.errors import QuotaExceeded
 from mama_structs.memory.graph.results import Chain, Evidence, MemoryDetails, TraversedMemory
 from mama_structs.memory.graph.traversal import AnswerExtras, direct_successors, find_superseded
+from mama_structs.memory.search.passages import Passage, show_passage
 from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.model import (
     OUTCOME_OF_WORD,
@@ -37,10 +38,12 @@ from mama_structs.tools.wire_names import MEMORY_TOOLS
 MAX_TEXT_CHARS: Final = 1000
 MAX_CHARS_WITHOUT_HANDLE: Final = 4000
 MAX_LINE_CHARS: Final = 160
-# Total characters of the texts in a search answer, divided among its memories.
-MAX_SEARCH_CHARS: Final = 8000
+# Maximum characters of all texts in a search answer.
+MAX_SEARCH_CHARS: Final = 6000
+# Minimum characters of an answer's budget that ids, times and other fields take, and their minimum share.
+MIN_FIELD_CHARS: Final = 400
+MIN_FIELD_SHARE: Final = 0.25
 MIN_SEARCH_TEXT_CHARS: Final = 120
-MAX_SEARCH_TEXT_CHARS: Final = 400
 # Maximum characters of a listed text, such as a piece of evidence.
 MAX_LISTED_TEXT_CHARS: Final = 400
 # Maximum numbers of items in an answer.
@@ -300,10 +303,11 @@ def truncate(text: str, max_chars: int) -> str:
     return text if len(text) <= max_chars else f"{text[: max_chars - 1].rstrip()}…"
 
 
-def truncate_line(text: str, max_chars: int = MAX_LINE_CHARS) -> str:
-    """Return the beginning of a text as one line."""
-    # Joining words removes whitespace, so read more than *max_chars* characters, but limit the cost.
-    return truncate(" ".join(text[: 8 * max_chars].split()), max_chars)
+def truncate_line(text: str, max_chars: int = MAX_LINE_CHARS, passage: Passage | None = None) -> str:
+    """Return the beginning of a text, or the text around a passage, as one line."""
+    # Joining words removes whitespace, so the beginning is read from more than *max_chars* characters.
+    around = text[: 8 * max_chars] if passage is None else show_passage(text, passage, max_chars)
+    return truncate(" ".join(around.split()), max_chars)
 
 
 def _truncate_optional_line(text: str | None, max_chars: int = MAX_LINE_CHARS) -> str | None:
@@ -461,20 +465,44 @@ def get_outcome(memory: Memory) -> tuple[str | None, str | None]:
     return metadata.outcome.value, metadata.outcome_reason
 
 
-def _divide_chars(count: int) -> int:
-    """Return the maximum characters per text in an answer about *count* memories."""
-    return max(MIN_SEARCH_TEXT_CHARS, min(MAX_SEARCH_TEXT_CHARS, MAX_SEARCH_CHARS // (2 * max(1, count))))
+def _max_search_chars(refs: RefStore) -> int:
+    """Return the maximum characters of all texts in a search answer, so that the answer keeps its budget."""
+    # A text has at most as many tokens as characters.
+    budget = refs.answers.max_tokens or refs.answers.max_chars
+    return min(MAX_SEARCH_CHARS, budget - max(MIN_FIELD_CHARS, int(MIN_FIELD_SHARE * budget)))
+
+
+def divide_chars(lengths: Iterable[int], max_chars: int) -> int:
+    """Return the maximum characters per text with which texts of these *lengths* have *max_chars* in total."""
+    waiting = sorted(lengths, reverse=True)
+    longest = MIN_SEARCH_TEXT_CHARS
+    while waiting and waiting[-1] * len(waiting) <= max_chars:
+        max_chars -= waiting[-1]
+        longest = max(longest, waiting.pop())
+    return max(longest, max_chars // len(waiting)) if waiting else longest
+
+
+def _get_text_lengths(memory: Memory) -> list[int]:
+    """Return the lengths of the texts that `_render_memory` shows."""
+    texts = [memory.content, getattr(memory.metadata, "reasoning", None), get_outcome(memory)[1]]
+    return [len(text) for text in texts if text]
 
 
 def _render_memory(
-    answer_type: type[_T], memory: Memory, memories: MemoryStore, *, max_chars: int = MAX_LINE_CHARS, **more: object
+    answer_type: type[_T],
+    memory: Memory,
+    memories: MemoryStore,
+    *,
+    max_chars: int = MAX_LINE_CHARS,
+    passage: Passage | None = None,
+    **more: object,
 ) -> _T:
     """Return an answer's entry for a memory, with truncated texts and the fields in *more*."""
     outcome, reason = get_outcome(memory)
     reasoning = memory.metadata.reasoning if isinstance(memory.metadata, DecisionMetadata) else None
     fields = {
         **_render_identity(memory, memories),
-        "content": truncate_line(memory.content, max_chars),
+        "content": truncate_line(memory.content, max_chars, passage),
         "reasoning": _truncate_optional_line(reasoning, max_chars),
         "outcome": outcome,
         "outcome_reason": _truncate_optional_line(reason, max_chars),
@@ -499,31 +527,36 @@ def _render_identity(memory: Memory, memories: MemoryStore) -> dict[str, object]
 
 
 def render_results(
-    kind: type[_T], memories: MemoryStore, found: Sequence[Memory], beside: Mapping[str, AnswerExtras]
+    kind: type[_T],
+    memories: MemoryStore,
+    refs: RefStore,
+    found: Sequence[Memory],
+    beside: Mapping[str, AnswerExtras],
+    *,
+    passages: Mapping[str, Passage],
 ) -> list[_T]:
     """
-    Return the entries of found memories.
+    Return the entries of found memories, with the text around their *passages*.
 
     A superseded memory's entry contains its successor.
     """
-    most = _divide_chars(len(found))
-    shown = []
-    for memory in found:
-        known = beside.get(memory.id)
-        today = None if known is None else known.superseded_by
-        shown.append(
-            _render_memory(
-                kind,
-                memory,
-                memories,
-                max_chars=most,
-                superseded_by=get_id(today),
-                in_its_place=None if today is None else truncate_line(today.content, most),
-                in_its_place_trust=get_shown_trust(today),
-                tells_outcome_of=None if known is None else known.outcome_of,
-            )
+    current = [None if (known := beside.get(memory.id)) is None else known.superseded_by for memory in found]
+    lengths = (length for one in (*found, *filter(None, current)) for length in _get_text_lengths(one))
+    most = divide_chars(lengths, _max_search_chars(refs))
+    return [
+        _render_memory(
+            kind,
+            memory,
+            memories,
+            max_chars=most,
+            passage=passages.get(memory.id),
+            superseded_by=get_id(today),
+            in_its_place=None if today is None else truncate_line(today.content, most),
+            in_its_place_trust=get_shown_trust(today),
+            tells_outcome_of=beside[memory.id].outcome_of if memory.id in beside else None,
         )
-    return shown
+        for memory, today in zip(found, current, strict=True)
+    ]
 
 
 # Answers to saves
@@ -757,13 +790,14 @@ def _render_evidence(evidence: Sequence[Evidence], cutter: TextTruncator) -> lis
 # Answers to searches
 
 
-def render_topic(topic: str, chain: Chain, near: Sequence[str], memories: MemoryStore) -> ByTopic:
+def render_topic(topic: str, chain: Chain, near: Sequence[str], memories: MemoryStore, refs: RefStore) -> ByTopic:
     """Return the answer about a topic. If it has no memories, suggest the topics in *near*."""
     # Outcome reasons are already part of the outcomes.
     versions = [memory for memory in chain.memories if not is_outcome_reason(memory)]
     shown = versions[:MAX_VERSIONS]
     older = len(versions) - len(shown)
-    most = _divide_chars(len(shown))
+    lengths = (length for memory in shown for length in _get_text_lengths(memory))
+    most = divide_chars(lengths, _max_search_chars(refs))
     standing = _find_current_successors(chain)
     note = None
     if not chain:

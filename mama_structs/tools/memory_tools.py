@@ -13,6 +13,7 @@ import functools
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, NoReturn, TypeVar
 
 import attrs
@@ -22,6 +23,7 @@ from msgspec import Meta
 from mama_structs._internal.validation import UNSET
 from mama_structs.errors import InvalidArgument, MamaStructsError, MemoryNotFound, repr_short
 from mama_structs.memory.graph.traversal import AnswerExtras
+from mama_structs.memory.search.passages import Passage
 from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.model import SUPERSEDES_WORD, LinkType, Memory, MemoryType, is_id, parse_stored_evidence
 from mama_structs.memory.types.relationships import MAX_RELATIONSHIP_CHARS
@@ -319,7 +321,7 @@ async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> resu
 # Searching
 
 
-async def search_by_topic(topic: Topic, *, memories: MemoryStore) -> results.ByTopic:
+async def search_by_topic(topic: Topic, *, memories: MemoryStore, refs: RefStore) -> results.ByTopic:
     """
     Show how what was decided on one topic evolved, newest first, with outcomes and why.
 
@@ -332,7 +334,7 @@ async def search_by_topic(topic: Topic, *, memories: MemoryStore) -> results.ByT
     """
     chain = await memories.history(topic=topic, link_types=INFORMATIVE_LINK_TYPES)
     similar_topics = [] if chain else await _find_similar_topics(memories, topic)
-    return results.render_topic(topic, chain, similar_topics, memories)
+    return results.render_topic(topic, chain, similar_topics, memories, refs)
 
 
 async def _find_similar_topics(memories: MemoryStore, topic: str) -> list[str]:
@@ -361,7 +363,7 @@ def _normalize_topic(topic: str) -> str:
 
 
 async def search_by_context(
-    query: Question, *, types: MemoryTypes | None = None, limit: Limit = 5, memories: MemoryStore
+    query: Question, *, types: MemoryTypes | None = None, limit: Limit = 5, memories: MemoryStore, refs: RefStore
 ) -> results.ByContext:
     """
     Find what was decided, learnt or done, by meaning, words, links and time.
@@ -375,22 +377,34 @@ async def search_by_context(
         limit: At most
 
     """
-    # Use this method of the store, which is internal to the package and intended for these tools.
+    # Use these methods of the store, which are internal to the package and intended for these tools.
     best, more = await memories._search_for_prompt(query, types=types, limit=limit)
-    shown = await _render_results(results.FoundMemory, memories, [hit.memory for hit in best])
+    with_newer = await memories._insert_newer(best, more)
+    found_ids = {hit.id for hit in (*best, *more)}
+    best = [hit for hit in with_newer if not types or hit.type.value in types][:limit]
+    left_out = len(found_ids - {hit.id for hit in best})
+    passages = {hit.id: Passage(*hit.passage) for hit in best if hit.passage is not None}
+    shown = await _render_results(results.FoundMemory, memories, refs, [hit.memory for hit in best], passages)
     found: list[results.Answering] = [
         {**one, "relevance": round(hit.relevance, 2)} for one, hit in zip(shown, best, strict=True)
     ]
     note = None
     if not best:
-        note = "Nothing was found: ask in other words, leave out types, or see search/recent."
-    elif more:
-        note = f"{more} less relevant are left out."
+        weak = f"No clear match, and {left_out} weak matches are left out"
+        what = weak if left_out else "Nothing was found"
+        note = f"{what}: ask in other words, leave out types, or see search/recent."
+    elif left_out:
+        note = f"{left_out} less relevant are left out."
     return results.make_answer(results.ByContext, {"found": found, "note": note})
 
 
 async def list_recent(
-    *, limit: Limit = 10, types: MemoryTypes | None = None, since: Time | None = None, memories: MemoryStore
+    *,
+    limit: Limit = 10,
+    types: MemoryTypes | None = None,
+    since: Time | None = None,
+    memories: MemoryStore,
+    refs: RefStore,
 ) -> results.Recent:
     """
     List the newest memories, newest first, each day named once.
@@ -409,7 +423,7 @@ async def list_recent(
     if not found:
         narrowed = types is not None or since is not None
         note = f"There is nothing{' like this: leave out types or since' if narrowed else ' saved yet'}."
-    shown = await _render_results(results.RecentMemory, memories, found)
+    shown = await _render_results(results.RecentMemory, memories, refs, found)
     days = ["", *(one["at"] for one in shown)]
     for one, before in zip(shown, days, strict=False):
         if one["at"] == before:
@@ -417,10 +431,16 @@ async def list_recent(
     return results.make_answer(results.Recent, {"found": shown, "note": note})
 
 
-async def _render_results(answer_type: type[_T], memories: MemoryStore, found: Sequence[Memory]) -> list[_T]:
+async def _render_results(
+    answer_type: type[_T],
+    memories: MemoryStore,
+    refs: RefStore,
+    found: Sequence[Memory],
+    passages: Mapping[str, Passage] = MappingProxyType({}),
+) -> list[_T]:
     """Return the entries of found memories with their current successors, in one read."""
     extras = await _fetch_extras(memories, *(memory.id for memory in found)) if found else {}
-    return results.render_results(answer_type, memories, found, extras)
+    return results.render_results(answer_type, memories, refs, found, extras, passages=passages)
 
 
 # Evolving

@@ -103,7 +103,7 @@ def test_search_and_recall_print_results_of_methods(store, capsys):
     assert [f"{hit['relevance']:.2f}" for hit in hits] == [line.split()[0] for line in lines]
     assert "the shield is half built" in said(capsys, "recall", store, "continue from yesterday")
     assert "nothing\n" == said(capsys, "recall", store, "zebras")
-    assert {"text", "hits", "checkpoint", "conflicts"} == set(told(capsys, "recall", store, "zebras"))
+    assert {"text", "hits", "checkpoint", "conflicts", "left_out"} == set(told(capsys, "recall", store, "zebras"))
 
 
 def test_list_truncates_by_terminal_columns(tmp_path, capsys):

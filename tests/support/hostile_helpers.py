@@ -20,7 +20,7 @@ hostile_texts = st.lists(st.one_of(pieces, signs, st.text(max_size=5)), max_size
 _KINDS = "decision|checkpoint|insight|context"
 _ID = rf" \[(?:{_KINDS})_[^\s\[\]\"<>]+\]"
 _LINE = (
-    rf"- (?:{_KINDS}), \d{{4}}-\d\d-\d\d(?:, on Q)?(?:, from outside, unchecked|, from a tool)?: Q"
+    rf"- (?:\(outdated\) )?(?:{_KINDS}), \d{{4}}-\d\d-\d\d(?:, on Q)?(?:, from outside, unchecked|, from a tool)?: Q"
     r"(?:; since Q)?(?:; (?:SUCCESS|FAILED|PARTIAL)(?: because Q)?)?"
     r"(?:; next: Q(?:, Q)*(?:, …)?)?(?:; files: Q(?:, Q)*(?:, …)?)?"
     rf"(?:; in (?:its place|place of){_ID})*(?:{_ID})?"
@@ -28,9 +28,9 @@ _LINE = (
 _FRAME = re.compile(
     r"<recalled>\nFrom memory, for you to know\. [^\n]+\n"
     rf"(?:Last checkpoint:\n{_LINE}\n)?"
-    rf"(?:Failed, or worked only in part:\n(?:{_LINE}\n)+)?"
-    rf"(?:Stands:\n(?:{_LINE}\n)+)?"
-    rf"(?:Against each other, so ask which one holds:\n(?:- Q(?:{_ID})? against Q(?:{_ID})?(?: because Q)?\n)+)?"
+    rf"(?:Current:\n(?:{_LINE}\n)+)?"
+    rf"(?:Failed or partly successful:\n(?:{_LINE}\n)+)?"
+    rf"(?:Contradictory, so ask which one is true:\n(?:- Q(?:{_ID})? against Q(?:{_ID})?(?: because Q)?\n)+)?"
     r"</recalled>"
 )
 _QUOTED = re.compile(r'"([^"\n]*)"')
