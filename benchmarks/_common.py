@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import hashlib
 import json
 import os
 import platform
@@ -14,10 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mama_structs._internal.reprs import align_columns
+from mama_structs.memory.embedding.protocol import Embedder, Kind, fingerprint_of
 
 RESULTS = Path(__file__).parent / "results"
+RETRIEVAL_DATA = Path(__file__).parents[1] / "tests" / "data" / "retrieval"
+RECALL_DATA = RETRIEVAL_DATA.with_name("recall")
+VECTORS_PER_WRITE = 2_000
 MILLI, MICRO = 1e3, 1e6
 Seconds = list[float]
 
@@ -112,3 +118,71 @@ def comparison_rows(label: str, figures: Mapping[str, Mapping[str, float]], unit
         ]
         for name, own in figures.items()
     ]
+
+
+class CachedEmbedder:
+    """
+    An embedder that computes the vector of each text once, and can store the vectors in a file between runs.
+
+    The file is an ``.npz`` with the arrays ``fingerprint`` (the embedder's), ``keys`` (see `vector_key`) and
+    ``vectors`` (float32, one row per key). A file of another fingerprint is replaced. All other methods of the
+    embedder, such as ``adjust_query``, are delegated.
+
+    Args:
+        embedder: The embedder that computes new vectors.
+        path: The file, or None to keep the vectors in memory only.
+
+    """
+
+    def __init__(self, embedder: Embedder, path: Path | None = None) -> None:
+        self._embedder = embedder
+        self._path = path
+        self._vectors: dict[str, NDArray[np.float32]] = {}
+        self._unsaved = 0
+        self.fingerprint = fingerprint_of(embedder)
+        self._load()
+        # Set protocol attributes on the instance, because runtime protocols ignore `__getattr__` since Python 3.12.
+        self.name, self.dimensions = embedder.name, embedder.dimensions
+        self.max_tokens, self.calibration = embedder.max_tokens, embedder.calibration
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._embedder, name)
+
+    def embed(self, texts: Sequence[str], *, kind: Kind = "document") -> NDArray[np.float32]:
+        """Return a vector for each text."""
+        keys = [vector_key(kind, text) for text in texts]
+        new = [at for at, key in enumerate(keys) if key not in self._vectors]
+        if new:
+            vectors = np.asarray(self._embedder.embed([texts[at] for at in new], kind=kind), np.float32)
+            self._vectors.update(zip((keys[at] for at in new), vectors, strict=True))
+            self._unsaved += len(new)
+            if self._unsaved >= VECTORS_PER_WRITE:
+                self.save()
+        return np.array([self._vectors[key] for key in keys], np.float32).reshape(len(keys), self.dimensions)
+
+    def _load(self) -> None:
+        if self._path is not None and self._path.exists():
+            with np.load(self._path) as stored:
+                if str(stored["fingerprint"]) == self.fingerprint:
+                    self._vectors |= dict(zip(stored["keys"].tolist(), stored["vectors"], strict=True))
+
+    def save(self) -> None:
+        """Write new vectors to the file, if there is one. The file is replaced atomically."""
+        if self._path is None or not self._unsaved:
+            return
+        # Another process may have added vectors since the file was read.
+        self._load()
+        partial = self._path.with_name(f"{self._path.stem}.{os.getpid()}.npz")
+        np.savez(
+            partial,
+            fingerprint=np.array(self.fingerprint),
+            keys=np.array([*self._vectors]),
+            vectors=np.array([*self._vectors.values()], np.float32),
+        )
+        partial.replace(self._path)
+        self._unsaved = 0
+
+
+def vector_key(kind: Kind, text: str) -> str:
+    """Return the key of a text in the file of a `CachedEmbedder`: the SHA-1 of kind, line break and text, in hex."""
+    return hashlib.sha1(f"{kind}\n{text}".encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()

@@ -1,207 +1,192 @@
 """
-Fit the weights of the ranking to labelled sets.
+Regressions that fit the ranking and the relevance of search, in NumPy only.
 
-``retrieval.py --leave-one-out`` uses weights fitted to the other sets; the package uses weights fitted to all sets.
-Coordinate search: each weight in turn takes the value of `CHOICES` with the highest recall, until no change improves it.
-Recall is the mean of recall at 1, 5 and 10 over the questions of a set, then the mean over the sets, so that long sets
-do not count more. A change must gain at least `MIN_RECALL_GAIN`, because small differences of recall are random.
-Then a logistic regression on the hits of the same sets calibrates the relevance. Each set has the same weight.
-
-    python benchmarks/_fitting.py [--data FOLDER] [--vectors FILE]
-
-fits the weights to all sets, and prints them.
+Both are convex and solved by Newton's method from zero, so that a fit depends on its data alone. Every set has the same
+total weight, and every question the same weight within its set. Features are divided by their spread before the L2
+penalty is applied, so that the penalty does not depend on their units.
 """
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import sys
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
 import numpy as np
-from _retrieval import Answers, Saved, measured, read, requests_of, saved
-from _retrieval_rivals import Remembering
+from _retrieval import LIMIT, Question, Sample, Values, measured
+from numpy.typing import NDArray
 
-from mama_structs.memory.embedding.batch_service import EmbeddingService
-from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder
-from mama_structs.memory.search import scores as ranking
-from mama_structs.memory.search.scores import CandidateSignals, ScoreWeights
-from mama_structs.memory.search.search_plan import CandidateSet, RankedCandidate, collect_candidates, rank_candidates
-from mama_structs.memory.types.engine import Reader
-
-START: Final[Mapping[str, float]] = {
-    "meaning": 0.5,
-    "words": 3.0,
-    "share": 0.0,
-    "brevity": 0.0,
-    "foreign": 0.3,
-    "before": 0.2,
-    "after": 0.2,
-    "answer": 0.0,
-    "asking": 0.0,
-    "tie": 0.5,
-    "automatic": 0.0,
-    "topic": 0.0,
-    "outcome": 0.5,
-    "outside": 0.5,
-    "inside": 0.5,
-    "recency": 0.1,
-}
-"""The start of the search: guesses of one digit, which were not derived from the samples."""
-CHOICES: Final[Mapping[str, Sequence[float]]] = {
-    "meaning": (0.5, 0.6, 0.7, 0.8),
-    "words": (2.0, 3.0, 4.0, 5.0),
-    "share": (0.0, 3.0, 6.0),
-    "brevity": (0.0, 0.3, 0.6, 0.9),
-    "foreign": (0.0, 0.3, 0.5, 0.7),
-    "before": (0.0, 0.2, 0.3, 0.4, 0.5),
-    "after": (0.0, 0.2, 0.3, 0.4),
-    "answer": (0.0, 0.15, 0.3),
-    "asking": (0.0, 0.15, 0.3, 0.45),
-    "tie": (0.0, 0.3, 0.5, 0.6, 0.8),
-    "automatic": (0.0, 0.2, 0.4, 0.6),
-    "topic": (0.0, 0.3),
-    "outcome": (0.5, 0.7, 0.9),
-    "outside": (0.5, 0.7, 0.85, 1.0),
-    "inside": (0.1, 0.3, 0.5),
-    "recency": (0.0, 0.05, 0.1),
-}
-MIN_RECALL_GAIN: Final = 0.0005
-_ROUNDS: Final = 2
-
-Stores = Mapping[str, Sequence[Saved]]
+RANKING_PENALTY: Final = 0.05
+RELEVANCE_PENALTY: Final = 0.001
+MAX_STEPS: Final = 100
+TOLERANCE: Final = 1e-9
+MIN_SPREAD: Final = 1e-9
 
 
 @attrs.frozen(eq=False)
-class PreparedStore:
-    """The questions of a store with their candidates. Other weights can rank these candidates without a new search."""
+class Candidates:
+    """
+    The candidates of one question.
 
-    store: Saved
-    questions: Sequence[tuple[CandidateSet, CandidateSignals] | None]
-    names: Mapping[int, str]
-    """The memory ids by node."""
+    Args:
+        question: The question.
+        labels: The label of each candidate. Candidates of one memory's parts share a label.
+        features: Shape (candidates, features).
+        evidence: Evidence of the relevance of each candidate (`ranking.collect_features`), of shape (2, candidates).
 
-    def asked_with(self, weights: ScoreWeights) -> Answers:
-        """Rank the candidates of each question with other weights, and return the answers."""
-        found, judged = [], []
-        for question, prepared in zip(self.store.sample.questions, self.questions, strict=True):
-            hits: list[RankedCandidate] = []
-            if prepared is not None:
-                gathered, clues = prepared
-                query = attrs.evolve(gathered.query, weights=weights)
-                candidates = attrs.evolve(gathered.candidates, evidence=ranking.candidate_evidence(clues, weights))
-                hits, _ = rank_candidates(attrs.evolve(gathered, query=query, candidates=candidates))
-            ids = [self.names[hit.node] for hit in hits]
-            found.append(self.store.get_labels(ids))
-            judged.append(self.store.judged(question, ids, [hit.relevance for hit in hits]))
-        return Answers(found, judged)
+    """
 
+    question: Question
+    labels: Sequence[str]
+    features: Values
+    evidence: Values = attrs.field(factory=lambda: np.zeros((2, 0)))
 
-async def prepared(store: Saved, embedding: EmbeddingService) -> PreparedStore:
-    """Collect the candidates and features of each question of a store."""
-    requests = await requests_of(store, embedding)
+    @property
+    def is_answer(self) -> NDArray[np.bool_]:
+        """True for the candidates that are relevant."""
+        return np.array([label in self.question.relevant for label in self.labels], np.bool_)
 
-    def plan(reader: Reader) -> PreparedStore:
-        questions: list[tuple[CandidateSet, CandidateSignals] | None] = []
-        for request in requests:
-            found = collect_candidates(reader, request, ScoreWeights(**START))
-            if found is None:
-                questions.append(None)
-                continue
-            nodes = found.candidates.nodes
-            # Load the supersession data now, because it cannot be read after this transaction.
-            found.chains.newest(nodes)
-            questions.append((found, found.query.compute_signals(reader, nodes, found.candidates.facts, found.best)[0]))
-        nodes = reader.window()
-        return PreparedStore(store, questions, dict(zip(nodes.tolist(), reader.ids(nodes), strict=True)))
+    @property
+    def is_right(self) -> NDArray[np.bool_]:
+        """True for the candidates that are relevant or accepted."""
+        right = {*self.question.relevant, *self.question.accepted}
+        return np.array([label in right for label in self.labels], np.bool_)
 
-    return await store.memories._engine.read(plan)  # noqa: SLF001 - no public API for plans
+    def ranked(self, weights: Values) -> list[int]:
+        """Return the best candidates, deduplicated by label. Among equal scores, the last one comes first."""
+        scores = (self.features @ weights)[::-1]
+        first: dict[str, int] = {}
+        for at in (len(scores) - 1 - np.argsort(-scores, kind="stable")).tolist():
+            first.setdefault(self.labels[at], at)
+        return list(first.values())[:LIMIT]
 
 
-async def fit(stores: Stores, embedding: EmbeddingService) -> ScoreWeights:
-    """Return the weights that fit the given sets best."""
-    ready = {name: [await prepared(one, embedding) for one in some] for name, some in stores.items()}
-    known: dict[ScoreWeights, float] = {}
+Lists = Mapping[str, Sequence[Candidates]]
+"""The questions of each set with their candidates, by the name of the set."""
 
-    def compute_answers(weights: ScoreWeights) -> dict[str, list[Answers]]:
-        return {name: [one.asked_with(weights) for one in some] for name, some in ready.items()}
 
-    def score(weights: ScoreWeights) -> float:
-        if weights not in known:
-            known[weights] = float(
-                np.mean([recall(stores[name], some) for name, some in compute_answers(weights).items()])
-            )
-        return known[weights]
+def fit_ranking(sets: Lists, *, penalty: float = RANKING_PENALTY) -> Values:
+    """
+    Return the weights of the features that minimise the listwise softmax cross-entropy.
 
-    chosen = ScoreWeights(**START)
-    for _ in range(_ROUNDS):
-        before = chosen
-        for name, values in CHOICES.items():
-            for value in values:
-                other = attrs.evolve(chosen, **{name: value})
-                if score(other) >= score(chosen) + MIN_RECALL_GAIN:
-                    chosen = other
-        if chosen == before:
+    The target distribution of a question is uniform over its relevant candidates. Questions without one are ignored.
+
+    Returns:
+        Shape (features,), for features as given.
+
+    """
+    usable = {
+        name: kept
+        for name, some in sets.items()
+        if (kept := [(one, one.is_answer) for one in some if one.is_answer.any()])
+    }
+    lists = [(one, answers, 1 / len(usable) / len(kept)) for kept in usable.values() for one, answers in kept]
+    table = np.concatenate([one.features - one.features.mean(axis=0) for one, _, _ in lists])
+    target = np.concatenate([answers / answers.sum() for _, answers, _ in lists])
+    weight = np.array([share for _, _, share in lists])
+    sizes = np.array([len(one.labels) for one, _, _ in lists])
+    begins = np.cumsum(sizes) - sizes
+    row_weight = np.repeat(weight, sizes)
+    spread = np.sqrt((row_weight / np.repeat(sizes, sizes)) @ table**2)
+    table /= np.where(spread > MIN_SPREAD, spread, 1.0)
+
+    def derivatives(found: Values) -> tuple[float, Values, Values]:
+        scores = table @ found
+        scores -= np.repeat(np.maximum.reduceat(scores, begins), sizes)
+        shares = np.exp(scores)
+        totals = np.add.reduceat(shares, begins)
+        shares /= np.repeat(totals, sizes)
+        loss = -float(row_weight @ (target * (scores - np.repeat(np.log(totals), sizes))))
+        means = np.add.reduceat(table * shares[:, np.newaxis], begins)
+        hessian = table.T @ (table * (shares * row_weight)[:, np.newaxis]) - means.T @ (means * weight[:, np.newaxis])
+        return loss, table.T @ (row_weight * (shares - target)), hessian
+
+    return minimize(derivatives, np.full(table.shape[1], penalty)) / np.where(spread > MIN_SPREAD, spread, np.inf)
+
+
+def fit_logistic(
+    features: Sequence[Values], right: Sequence[NDArray[np.bool_]], *, penalty: float = RELEVANCE_PENALTY
+) -> Values:
+    """
+    Return the weights of a logistic regression and its intercept, which is last and has no penalty.
+
+    Args:
+        features: For each set, shape (rows, features).
+        right: For each set, the outcome of each row.
+        penalty: The L2 penalty of each weight.
+
+    """
+    weight = np.concatenate([np.full(len(one), 1 / len(one) / len(right)) for one in right])
+    table, outcome = np.concatenate(features), np.concatenate(right).astype(np.float64)
+    centre = weight @ table
+    spread = np.sqrt(weight @ (table - centre) ** 2)
+    scaled = np.column_stack([(table - centre) / np.where(spread > MIN_SPREAD, spread, 1.0), np.ones(len(table))])
+
+    def derivatives(found: Values) -> tuple[float, Values, Values]:
+        odds = scaled @ found
+        predicted = sigmoid(odds)
+        loss = float(weight @ (np.logaddexp(0.0, odds) - outcome * odds))
+        curvature = weight * predicted * (1 - predicted)
+        return loss, scaled.T @ (weight * (predicted - outcome)), (scaled.T * curvature) @ scaled
+
+    found = minimize(derivatives, np.append(np.full(table.shape[1], penalty), 0.0))
+    weights = found[:-1] / np.where(spread > MIN_SPREAD, spread, np.inf)
+    return np.append(weights, found[-1] - centre @ weights)
+
+
+def sigmoid(odds: Values) -> Values:
+    """Convert log-odds to probabilities."""
+    return 0.5 + 0.5 * np.tanh(0.5 * odds)
+
+
+def minimize(derivatives: Any, penalties: Values) -> Values:
+    """
+    Minimise a convex function plus half the penalised sum of squares, with damped Newton steps from zero.
+
+    Args:
+        derivatives: Returns the value, gradient and Hessian at a point.
+        penalties: The L2 penalty of each variable.
+
+    """
+    found = np.zeros(len(penalties))
+    loss, gradient, hessian = derivatives(found)
+    for _ in range(MAX_STEPS):
+        slope = gradient + penalties * found
+        step = np.linalg.solve(hessian + np.diag(penalties + 1e-12), slope)
+        before = loss + 0.5 * float(penalties @ found**2)
+        if float(slope @ step) < TOLERANCE:
             break
-    chosen = believing(chosen, list(compute_answers(chosen).values()))
-    print(f"chosen on {', '.join(stores)} ({len(known)} tried): {chosen}", file=sys.stderr, flush=True)
-    return chosen
+        for _ in range(30):
+            loss, gradient, hessian = derivatives(found - step)
+            if loss + 0.5 * float(penalties @ (found - step) ** 2) <= before:
+                break
+            step /= 2
+        found = found - step
+    return found
 
 
-def recall(stores: Sequence[Saved], answers: Sequence[Answers]) -> float:
-    """Return the mean of recall at 1, 5 and 10 over the questions of a set."""
-    found = measured([one.sample for one in stores], [one.found for one in answers])
-    return float(np.mean([found[name].mean() for name in ("recall@1", "recall@5", "recall@10")]))
+def recalls(candidates: Sequence[Candidates], weights: Values) -> dict[str, float]:
+    """Return the mean of each metric over the answerable questions, ranked by the weighted sum of the features."""
+    asked = [Sample([], [one.question for one in candidates])]
+    found = [[(one.labels[at],) for at in one.ranked(weights)] for one in candidates]
+    values = measured(asked, [found])
+    return {metric: float(value.mean()) for metric, value in values.items()}
 
 
-def believing(weights: ScoreWeights, answers: Sequence[Sequence[Answers]]) -> ScoreWeights:
-    """Return weights with which the relevance of a hit approximates its probability of being an answer."""
-    rows = [
-        np.array([pair for one in some for hits in one.judged for pair in hits], np.float64) for some in answers if some
-    ]
-    rows = [row for row in rows if len(row)]
-    relevances, right = np.concatenate(rows).T
-    weight = np.concatenate([np.full(len(row), 1 / len(row) / len(rows)) for row in rows])
-    relevances = np.clip(relevances, 1e-6, 1 - 1e-6)
-    slope, offset = _regression(np.log(relevances) - np.log1p(-relevances), right, weight)
-    return attrs.evolve(
-        weights, belief=weights.belief * slope, told=weights.told * slope, doubt=weights.doubt * slope - offset
-    )
+def leave_one_out(
+    sets: Lists, same: Mapping[str, str], *, fit: Callable[[Lists], Values] = fit_ranking
+) -> dict[str, Values]:
+    """
+    Return, for each set, the weights that were fitted to the other sets.
 
+    Args:
+        sets: The sets.
+        same: Sets that are only evaluated, with the set whose texts they share (which they leave out, too).
+        fit: Fits the weights to sets.
 
-def _regression(x: Any, y: Any, weight: Any) -> tuple[float, float]:
-    """Return slope and intercept of a weighted logistic regression, computed with Newton's method."""
-    table, found = np.stack([x, np.ones_like(x)], axis=1), np.array([1.0, 0.0])
-    for _ in range(50):
-        predicted = 1 / (1 + np.exp(-table @ found))
-        hessian = (table.T * (weight * predicted * (1 - predicted))) @ table + 1e-9 * np.eye(2)
-        found -= np.linalg.solve(hessian, table.T @ (weight * (predicted - y)))
-    return float(found[0]), float(found[1])
-
-
-async def run(folder: Path, vectors: Path | None) -> ScoreWeights:
-    """Fit the weights to all sets."""
-    remembering = Remembering(UniversalSentenceEmbedder(), vectors)
-    embedding = EmbeddingService(remembering)
-    judged_only = ("long together", "exact sets", "pairs")
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(embedding.close)
-        stores = {
-            name: [await stack.enter_async_context(saved(sample, remembering)) for sample in samples]
-            for name, samples in read(folder).items()
-            if name not in judged_only
-        }
-        return await fit(stores, embedding)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data" / "retrieval")
-    parser.add_argument("--vectors", type=Path, help="a file (.npz) that keeps the vectors between runs")
-    arguments = parser.parse_args()
-    print(asyncio.run(run(arguments.data, arguments.vectors)))
+    """
+    training = {name: some for name, some in sets.items() if name not in same}
+    fits: dict[str, Values] = {}
+    for left_out in dict.fromkeys(same.get(name, name) for name in sets):
+        fits[left_out] = fit({name: training[name] for name in training if name != left_out})
+    return {name: fits[same.get(name, name)] for name in sets}

@@ -1,7 +1,7 @@
 """
 Labelled retrieval sets, search results of a session for the questions of these sets, and quality measures.
 
-data/retrieval/README.md describes the sets.
+tests/data/retrieval/README.md and tests/data/recall/README.md describe our sets.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import random
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,13 +20,9 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.graph.results import Hit
-from mama_structs.memory.search.scores import ScoreWeights
-from mama_structs.memory.search.search_plan import SearchRequest, collect_candidates, rank_candidates
 from mama_structs.memory.store.memory_store import MemoryStore
-from mama_structs.memory.types.engine import Reader
 from mama_structs.memory.types.model import OUTCOME_OF_WORD
 from mama_structs.memory.types.reranker import Reranker
 from mama_structs.session.session import Session
@@ -49,13 +46,18 @@ def parse_time(text: str) -> datetime:
 
 @attrs.frozen
 class Question:
-    """A question with its language, its kind, and its relevant answers (best first; empty if unanswerable)."""
+    """
+    A question with its language, its kind, and its relevant answers (best first; empty if unanswerable).
+
+    A hit of an *accepted* answer is right, too, but is not required.
+    """
 
     text: str
     relevant: tuple[str, ...]
     kind: str
     lang: str
     as_of: datetime
+    accepted: tuple[str, ...] = ()
 
     @classmethod
     def from_record(cls, record: Record, end: datetime) -> Question:
@@ -65,7 +67,7 @@ class Question:
         # Prefer the language label: the set jiwoo_callum contains questions in both languages.
         lang = record.get("lang") or ("ko" if re.search("[가-힣]", text) else "en")
         as_of = end if record.get("as_of") is None else parse_time(record["as_of"]) + timedelta(hours=23, minutes=59)
-        return cls(text, tuple(relevant), record["kind"], lang, as_of)
+        return cls(text, tuple(relevant), record["kind"], lang, as_of, tuple(record.get("accepted", ())))
 
 
 @attrs.frozen(eq=False)
@@ -138,6 +140,81 @@ def read(folder: Path) -> dict[str, list[Sample]]:
     }
 
 
+def read_recall(folder: Path) -> list[Sample]:
+    """
+    Read the stores of the recall set.
+
+    The language of a question is ``en`` if its whole store is English, else ``other``. A near duplicate has the label of
+    its original. For questions of the kind ``why``, all memories are required, else only the first one.
+    """
+    memories, questions = rows(folder / "stores.jsonl"), rows(folder / "questions.jsonl")
+    originals = {row["id"]: row["same_as"] or row["id"] for row in memories}
+    replaced = {row["supersedes"]: parse_time(row["created_at"]) - timedelta(hours=1) for row in memories}
+    samples = []
+    for store in dict.fromkeys(row["store"] for row in memories):
+        records = [
+            {
+                **row,
+                "label": originals[row["id"]],
+                "outcome_at": replaced.get(row["id"], parse_time(row["created_at"]) + timedelta(days=14)),
+            }
+            for row in memories
+            if row["store"] == store
+        ]
+        lang = "en" if {row["lang"] for row in records} == {"en"} else "other"
+        asked = []
+        for row in questions:
+            if row["store"] == store:
+                labels = list(dict.fromkeys(originals[name] for name in row["told"]))
+                required = labels if row["kind"] == "why" else labels[:1]
+                found = {"query": row["message"], "relevant": required, "accepted": labels, "as_of": "2026-11-28"}
+                asked.append(found | {"kind": row["kind"], "lang": lang})
+        samples.append(Sample.from_records(records, asked))
+    return samples
+
+
+def read_external(folder: Path) -> dict[str, list[Sample]]:
+    """Read the third-party sets. All trajectories of MemDaily share one store, and their texts have no times."""
+    sets: dict[str, list[Sample]] = {}
+    for name in ("beam", "locomo", "locomo_plus", "memdaily"):
+        stores = rows(folder / f"{name}.jsonl")
+        lang = "zh" if name == "memdaily" else "en"
+        groups_of = [stores] if name == "memdaily" else [[store] for store in stores]
+        sets[name] = [_external_sample(group, lang) for group in groups_of]
+    return sets
+
+
+def _external_sample(stores: Sequence[Record], lang: str) -> Sample:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    records: list[Record] = []
+    asked: list[Record] = []
+    for store in stores:
+        first = len(records)
+        for text in store["texts"]:
+            at = text["at"] or (start + timedelta(minutes=len(records))).isoformat()
+            records.append({"id": f"t{len(records)}", "text": text["text"], "at": at})
+        for question in store["questions"]:
+            labels = [f"t{first + at}" for at in question["evidence"]]
+            asked.append({"query": question["question"], "relevant": labels, "kind": question["kind"], "lang": lang})
+    return Sample.from_records(records, asked)
+
+
+def limit_questions(sets: Sets, limit: int) -> dict[str, list[Sample]]:
+    """Return the sets with at most *limit* questions each, spread over the stores, without stores that have none."""
+    limited = {}
+    for name, samples in sets.items():
+        count = sum(len(sample.questions) for sample in samples)
+        step = max(count / limit, 1.0)
+        chosen = {int(step * number) for number in range(min(limit, count))}
+        at, some = 0, []
+        for sample in samples:
+            kept = [question for number, question in enumerate(sample.questions, at) if number in chosen]
+            at += len(sample.questions)
+            some += [attrs.evolve(sample, questions=kept)] if kept else []
+        limited[name] = some
+    return limited
+
+
 def _apart(records: Sequence[Record], questions: Sequence[Record], by: str) -> list[Sample]:
     return [
         Sample.from_records([row for row in records if row[by] == one], [row for row in questions if row[by] == one])
@@ -199,11 +276,13 @@ class Saved:
         sample: The sample.
         memories: The store.
         labels: The label of each memory by id.
+        outcomes: Ids of the memories of outcomes. Each has the label of its decision.
     """
 
     sample: Sample
     memories: MemoryStore
     labels: Mapping[str, str]
+    outcomes: AbstractSet[str] = frozenset()
 
     @property
     def hit_limit(self) -> int:
@@ -217,7 +296,7 @@ class Saved:
     def judged(self, question: Question, ids: Sequence[str], relevances: Sequence[float]) -> list[tuple[float, bool]]:
         """Return, for each of the first hits, its relevance and whether it answers the question."""
         return [
-            (relevance, self.labels[name] in question.relevant)
+            (relevance, self.labels[name] in question.relevant or self.labels[name] in question.accepted)
             for name, relevance in zip(ids[:LIMIT], relevances, strict=False)
         ]
 
@@ -246,18 +325,31 @@ async def saved(sample: Sample, embedder: Embedder, reranker: Reranker | None = 
         memories = session.memories
         ids: dict[str, str] = {}
         labels: dict[str, str] = {}
+        outcomes: set[str] = set()
+        if all(record["type"] == "context" and not record.get("origin") for record in sample.records):
+            names = ("type", "content", "topic")
+            items = [
+                {name: record.get(name) for name in names} | {"created_at": parse_time(record["created_at"])}
+                for record in sample.records
+            ]
+            stored = await memories.save_many(items)
+            labels = {
+                one.id: record.get("label", record["id"]) for one, record in zip(stored, sample.records, strict=True)
+            }
+            yield Saved(sample, memories, labels)
+            return
         for at, record, is_outcome in _events(sample.records):
             name = record["id"]
             if is_outcome:
                 await memories.set_outcome(ids[name], record["outcome"], reason=record["outcome_reason"], at=at)
-                told = await memories.links(ids[name])
-                labels |= {
-                    link.from_id: name for link in told if link.metadata.original_relationship == OUTCOME_OF_WORD
-                }
+                found = await memories.links(ids[name])
+                of_outcome = {one.from_id for one in found if one.metadata.original_relationship == OUTCOME_OF_WORD}
+                labels |= dict.fromkeys(of_outcome, labels[ids[name]])
+                outcomes |= of_outcome
             else:
                 ids[name] = await _save(memories, record, ids, at)
-                labels[ids[name]] = name
-        yield Saved(sample, memories, labels)
+                labels[ids[name]] = record.get("label", name)
+        yield Saved(sample, memories, labels, outcomes)
 
 
 def _events(records: Sequence[Record]) -> list[tuple[datetime, Record, bool]]:
@@ -269,25 +361,36 @@ def _events(records: Sequence[Record]) -> list[tuple[datetime, Record, bool]]:
     second = timedelta(seconds=1)
     # Samples contain no outcome times. Use the time just before the supersession, or else the end of the sample.
     last = events[-1][0] + second
-    events += [(replaced.get(record["id"], last) - second, record, True) for record in records if record.get("outcome")]
+    events += [
+        (record.get("outcome_at") or replaced.get(record["id"], last) - second, record, True)
+        for record in records
+        if record.get("outcome")
+    ]
     return sorted(events, key=lambda event: event[0])
 
 
 async def _save(memories: MemoryStore, record: Record, ids: Mapping[str, str], at: datetime) -> str:
     content, implements = record["content"], [ids[name] for name in record.get("implements", ())]
+    more = {"origin": record["origin"]} if record.get("origin") else {}
     match record["type"]:
         case "decision":
             before = ids[record["supersedes"]] if record["supersedes"] else None
             why = record["reasoning"] or ""
             memory = await memories.save_decision(
-                content, topic=record["topic"], reasoning=why, supersedes=before, implements=implements, created_at=at
+                content,
+                topic=record["topic"],
+                reasoning=why,
+                supersedes=before,
+                implements=implements,
+                created_at=at,
+                **more,
             )
         case "checkpoint":
-            memory = await memories.save_checkpoint(content, implements=implements, created_at=at)
+            memory = await memories.save_checkpoint(content, implements=implements, created_at=at, **more)
         case "insight":
-            memory = await memories.save_insight(content, created_at=at)
+            memory = await memories.save_insight(content, created_at=at, **more)
         case _:
-            memory = await memories.save_context(content, topic=record.get("topic"), created_at=at)
+            memory = await memories.save_context(content, topic=record.get("topic"), created_at=at, **more)
     return memory.id
 
 
@@ -301,40 +404,6 @@ async def answer_questions(store: Saved) -> Answers:
         judged.append(store.judged(question, ids, [hit.relevance for hit in hits]))
         given.append(hits)
     return Answers(found, judged, given)
-
-
-async def requests_of(store: Saved, embedding: EmbeddingService) -> list[SearchRequest]:
-    """Return a search request for each question."""
-    return [
-        SearchRequest(
-            text=question.text,
-            vector=await embedding.embed_query(question.text),
-            as_of=question.as_of,
-            now=question.as_of,
-            limit=store.hit_limit,
-            calibration=store.memories.embedder.calibration,
-        )
-        for question in store.sample.questions
-    ]
-
-
-async def asked_with(store: Saved, weights: ScoreWeights, embedding: EmbeddingService) -> Answers:
-    """Search for every question with other ranking weights, and return the results."""
-    requests = await requests_of(store, embedding)
-
-    def plan(reader: Reader) -> Answers:
-        found = [collect_candidates(reader, request, weights) for request in requests]
-        results = [[] if one is None else rank_candidates(one)[0] for one in found]
-        ids = [reader.ids([one.node for one in some]) for some in results]
-        return Answers(
-            [store.get_labels(some) for some in ids],
-            [
-                store.judged(question, some, [one.relevance for one in hits])
-                for question, some, hits in zip(store.sample.questions, ids, results, strict=True)
-            ],
-        )
-
-    return await store.memories._engine.read(plan)  # noqa: SLF001 - no public API for ranking weights
 
 
 def shared_words(query: str, texts: Sequence[str]) -> list[float]:
@@ -392,6 +461,18 @@ def auc(with_answer: Values, without: Values) -> float:
     """
     difference = with_answer[:, np.newaxis] - without[np.newaxis]
     return float((difference > 0).mean() + 0.5 * (difference == 0).mean()) if difference.size else float("nan")
+
+
+def calibration_error(relevance: Values, right: Values, bins: int = 10) -> float:
+    """Return the expected calibration error with *bins* bins of equal mass."""
+    order = np.argsort(relevance, kind="stable")
+    parts = np.array_split(relevance[order] - right[order], bins)
+    return float(sum(abs(part.sum()) for part in parts) / max(len(relevance), 1))
+
+
+def brier_skill(relevance: Values, right: Values) -> float:
+    """Return the Brier skill score over the base rate. 1 is perfect, and 0 is as good as the base rate."""
+    return 1 - float(np.mean((relevance - right) ** 2)) / max(float(right.var()), 1e-9)
 
 
 def in_order(sample: Sample, found: Sequence[Found]) -> float:

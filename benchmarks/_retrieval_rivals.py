@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import attrs
 import numpy as np
@@ -17,13 +15,13 @@ from numpy.typing import NDArray
 from snowballstemmer.english_stemmer import EnglishStemmer
 
 from mama_structs.memory.embedding.batch_service import EmbeddingService
-from mama_structs.memory.embedding.protocol import Embedder, Kind
+from mama_structs.memory.embedding.protocol import pair_cosines, shared_dimensions
 from mama_structs.memory.engines.local.views.word_index import WordIndex
 from mama_structs.memory.types.text_analysis import query_terms, weighted_terms
 
 PARTS: Final = ("words", "plain words", "vectors")
 """BM25 of our index, an independent BM25, and the best cosine of a text's pieces."""
-SUMS: Final = tuple(f"{words} {share / 20:.2f}" for words in PARTS[:2] for share in range(1, 20))
+SUMS: Final = tuple(f"{words} {share / 10:.1f}" for words in PARTS[:2] for share in range(11))
 """Sums of scores scaled to 0..1. The number is the weight of the cosines."""
 
 _TOKENS: Final = re.compile(r"[가-힣]+|[\u3040-\u30ff\u4e00-\u9fff]+|[^\W_가-힣\u3040-\u30ff\u4e00-\u9fff]+")
@@ -34,46 +32,6 @@ _STOP: Final = frozenset(
 )
 
 Values = NDArray[np.float64]
-
-
-class Remembering:
-    """
-    An embedder that caches the vector of each text.
-
-    Args:
-        embedder: The wrapped embedder.
-        path: The file that stores vectors between runs, or None.
-    """
-
-    def __init__(self, embedder: Embedder, path: Path | None = None) -> None:
-        self._embedder = embedder
-        self._path = path
-        self._known: dict[str, NDArray[np.float32]] = {}
-        self._grown = False
-        if path is not None and path.exists():
-            with np.load(path) as kept:
-                self._known = dict(zip(kept["keys"].tolist(), kept["vectors"], strict=True))
-        # Set protocol attributes on the instance, because runtime protocols ignore `__getattr__` since Python 3.12.
-        self.name, self.dimensions = embedder.name, embedder.dimensions
-        self.max_tokens, self.calibration = embedder.max_tokens, embedder.calibration
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._embedder, name)
-
-    def embed(self, texts: Sequence[str], *, kind: Kind = "document") -> NDArray[np.float32]:
-        """Return a vector for each text."""
-        keys = [hashlib.sha256(f"{self.name} {kind} {text}".encode()).hexdigest() for text in texts]
-        new = [at for at, key in enumerate(keys) if key not in self._known]
-        if new:
-            vectors = np.asarray(self._embedder.embed([texts[at] for at in new], kind=kind), np.float32)
-            self._grown = True
-            self._known.update(zip((keys[at] for at in new), vectors, strict=True))
-        return np.array([self._known[key] for key in keys], np.float32)
-
-    def keep(self) -> None:
-        """Write the cache to its file, if there is one and new vectors exist."""
-        if self._path is not None and self._grown:
-            np.savez(self._path, keys=np.array([*self._known]), vectors=np.array([*self._known.values()]))
 
 
 class PlainWords:
@@ -137,12 +95,14 @@ class Rivals:
         pieces = await embedding.embed_documents(texts)
         begins = np.cumsum([0, *map(len, pieces[:-1])])
         vectors = np.concatenate(pieces)
+        times = [parse_time(record["created_at"]) for record in sample.records]
         scores = []
         for question in sample.questions:
-            count = sum(parse_time(record["created_at"]) < question.as_of for record in sample.records)
+            count = sum(at < question.as_of for at in times)
             words = index.scores(query_terms(question.text), np.arange(len(texts)))
-            cosines = np.maximum.reduceat(vectors @ await embedding.embed_query(question.text), begins)
-            parts = (words, plain.scores(question.text), cosines)
+            query = np.broadcast_to(await embedding.embed_query(question.text), vectors.shape)
+            cosines = pair_cosines(query, vectors, shared_dimensions(embedding.embedder))
+            parts = (words, plain.scores(question.text), np.maximum.reduceat(cosines, begins))
             scores.append({name: part[:count].astype(np.float64) for name, part in zip(PARTS, parts, strict=True)})
         return cls([record["id"] for record in sample.records], scores)
 

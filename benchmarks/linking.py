@@ -1,7 +1,7 @@
 """
 The precision of automatic links between memories, on texts of several kinds.
 
-It reads labelled sets (shared/data/retrieval/README.md), saves their texts in order, and counts a link as correct if
+It reads labelled sets (tests/data/retrieval/README.md), saves their texts in order, and counts a link as correct if
 both ends have a *matter* (a subject label) in common, which linking never sees:
 
 * decisions: the same ``thread``. Pairs joined by ``supersedes`` or ``implements`` have an explicit link and are excluded.
@@ -33,7 +33,7 @@ from typing import Any
 
 import attrs
 import numpy as np
-from _common import RESULTS, report
+from _common import RESULTS, RETRIEVAL_DATA, report
 from numpy.typing import NDArray
 
 from mama_structs.memory.embedding.batch_service import EmbeddingService
@@ -47,7 +47,6 @@ from mama_structs.memory.types.text_analysis import embedded_text
 from mama_structs.settings import LinkingPolicy
 from mama_structs.testing.plain_engine import PlainReader
 
-SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 EMBEDDERS = {"use": UniversalSentenceEmbedder, "hash": HashEmbedder}
 # The weight of a wrong link in the fit. It is above 1, because a wrong link harms more than a missing link.
 PENALTY = 2.5
@@ -444,7 +443,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tiny run that only shows that it works")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for the JSON (%(default)s)")
-    parser.add_argument("--sample", type=Path, default=SAMPLE, help="the folder with the sets (%(default)s)")
+    parser.add_argument("--sample", type=Path, default=RETRIEVAL_DATA, help="the folder with the sets (%(default)s)")
     parser.add_argument("--embedder", choices=EMBEDDERS, default="use", help="what makes the vectors (%(default)s)")
     parser.add_argument("--halves", type=int, default=10, help="random halves of the decisions (%(default)s)")
     parser.add_argument("--fit", action="store_true", help="print weights that were fitted to all sets")

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import diskcache
 import numpy as np
-from _common import MILLI, RESULTS, Seconds, quantiles, report
+from _common import MILLI, RESULTS, RETRIEVAL_DATA, Seconds, quantiles, report
 from _scale import START, some_link
 from numpy.typing import NDArray
 
@@ -38,7 +38,6 @@ from mama_structs.memory.types.codec import Entry, encode_entry
 from mama_structs.memory.types.model import METADATA_TYPES, Memory, MemoryType
 from mama_structs.storage.sqlite_store import SqliteStorage
 
-SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 KEPT = Path(tempfile.gettempdir()) / "mama-structs-benchmarks"
 DIMENSIONS, NOISE, TASKS = 512, 0.5, 64
 EMBEDDED = 6_000  # The number of embedded texts. The model embeds about 300 texts per second.
@@ -119,13 +118,15 @@ def compute_created_at(position: int) -> datetime:
 
 def read_sample(*, quick: bool) -> tuple[list[str], list[str], list[str]]:
     """Return the sentences, topics and questions of the sample."""
-    if quick or not SAMPLE.exists():
+    if quick:
         chance = random.Random(3)
         words = [f"{first}{second}" for first in ("ba", "ke", "lo", "mi", "du") for second in ("rt", "nd", "ss", "lm")]
         sentences = [" ".join(chance.choices(words, k=8)) + f" {number}" for number in range(200)]
         return sentences, [f"topic_{number}" for number in range(20)], sentences[:40]
-    memories = [json.loads(line) for line in (SAMPLE / "memories.jsonl").read_text(encoding="utf-8").splitlines()]
-    queries = [json.loads(line) for line in (SAMPLE / "queries.jsonl").read_text(encoding="utf-8").splitlines()]
+    memories = [
+        json.loads(line) for line in (RETRIEVAL_DATA / "memories.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    queries = [json.loads(line) for line in (RETRIEVAL_DATA / "queries.jsonl").read_text(encoding="utf-8").splitlines()]
     texts = [text for memory in memories for text in (memory["content"], memory["reasoning"] or "")]
     sentences = [part for text in texts for part in re.split(r"(?<=[.!?])\s+", text) if len(part) > 15]
     topics = dict.fromkeys(memory["topic"] for memory in memories if memory["topic"])

@@ -33,11 +33,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from _common import MILLI, RESULTS, quantiles, report
+from _common import MILLI, RESULTS, RETRIEVAL_DATA, quantiles, report
 from _scale import DIMENSIONS, NEAREST, Rows
 
 HERE = Path(__file__).parent
-SAMPLES = HERE.parents[1] / "shared" / "data" / "retrieval"
 MATTER = 150  # memories per subject
 # Generated vectors: number of latent dimensions, exponent by which their scales decay, and scale of the noise.
 LATENT, DECAY, ELSE = 128, 0.3, 0.3
@@ -121,7 +120,7 @@ class Process:
 def vocabulary(count: int, *, quick: bool) -> tuple[list[str], np.ndarray[Any, Any]]:
     """Return words with their probabilities. The words of the samples come first, then generated words."""
     found: Counter[str] = Counter()
-    for path in [] if quick else sorted(SAMPLES.glob("**/memories.jsonl")):
+    for path in [] if quick else sorted(RETRIEVAL_DATA.glob("**/memories.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():
             memory = json.loads(line)
             found.update(re.findall(r"[a-z]{2,}", str(memory.get("content", memory.get("text", ""))).lower()))

