@@ -32,7 +32,8 @@ napoleon_use_ivar = True
 # Modules that adapters, embedders and tests import. Those that are not installed are mocked.
 _OPTIONAL_MODULES = (
     *("agent_framework", "anthropic", "asyncpg", "claude_agent_sdk", "cohere", "google", "google.adk", "haystack"),
-    *("hnswlib", "hypothesis", "langchain", "langchain_core", "langgraph", "mcp", "onnxruntime", "openai", "agents"),
+    *("google.genai", "hnswlib", "hypothesis", "langchain", "langchain_core", "langgraph", "mcp", "onnxruntime"),
+    *("openai", "agents"),
     *("opentelemetry", "pydantic", "pydantic_ai", "pydantic_ai_harness", "pytest", "sentence_transformers"),
     *("starlette", "tokenizers", "uvicorn", "voyageai", "yaml"),
 )

@@ -11,8 +11,7 @@ from memory_helpers import SMALL
 from mama_structs import Session, as_embedder
 from mama_structs.importers import import_from
 from mama_structs.memory.engines.local.plans import JournalWriter
-from mama_structs.memory.save import link_candidates
-from mama_structs.memory.types.claims import Claims
+from mama_structs.memory.save import conflict_detection, link_candidates
 from mama_structs.storage.sealed_rows import Rows
 
 WORDS = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath", "inlet", "jetty", "knoll"]
@@ -46,7 +45,7 @@ def work(monkeypatch):
         return candidates
 
     monkeypatch.setattr(link_candidates._LinkEvidence, "from_query", found)
-    counted(Claims, "by", what="comparisons")
+    counted(conflict_detection, "compare_parsed", what="comparisons")
     counted(JournalWriter, "get", lambda self, nodes: len(nodes), "memories read")
     counted(JournalWriter, "put", what="memories written again")
     counted(JournalWriter, "links_of_many", lambda self, nodes, *more: len(nodes), "links read")
