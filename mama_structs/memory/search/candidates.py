@@ -194,7 +194,7 @@ class PreparedQuery:
     baseline: CosineBaseline
     """Expected centred similarity in this store."""
     adjusted: QueryVectors
-    """Vectors of the query whose similarities tell whether a memory is relevant."""
+    """Vectors of the query from whose similarities the relevance of a memory is computed."""
     adjusted_baseline: CosineBaseline
     terms: Mapping[str, float]
     scripts: int

@@ -31,7 +31,7 @@ def explain(reader: Reader, request: SearchRequest, node: int, max_chars: int | 
             return Explanation(memory_id=memory_id, excluded_by=name)
     found = collect_candidates(reader, request)
     if found is None:
-        raise ValueError("a search that nothing passes has no candidates")
+        raise ValueError("no memory passes the filter")
     found = found.with_node(reader, node)
     ranked = rank_candidates(found)
     results = {one.node: one for one in map(ranked.result, range(len(ranked.order)))}
