@@ -101,9 +101,9 @@ class JournalReader:
         """Return the nodes whose vectors are nearest to *vector*."""
         return self._views.vectors.nearest(vector, limit, self._views.memory_table.mask(where))
 
-    def nearest_many(self, vectors: Vectors, limit: int) -> list[Matches]:
+    def nearest_many(self, vectors: Vectors, limit: int, where: EngineFilter | None = None) -> list[Matches]:
         """Return the results of `nearest` for each row of *vectors*."""
-        return self._views.vectors.nearest_many(vectors, limit, self._views.memory_table.mask(None))
+        return self._views.vectors.nearest_many(vectors, limit, self._views.memory_table.mask(where))
 
     def words(self, query: Query, limit: int, where: EngineFilter | None = None) -> Matches:
         """Return the nodes with the highest BM25 scores for the query."""

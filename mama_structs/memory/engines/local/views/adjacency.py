@@ -6,6 +6,7 @@ Links are stored in arrays sorted by source and by target. Recent links are in a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping
 from hashlib import blake2b
 from typing import Any, Final
@@ -128,7 +129,12 @@ class Adjacency:
         return self._mark_dead(self._find_link_rows(np.array([node]), "out"))
 
     def links(
-        self, nodes: Nodes, direction: Direction = "both", types: Collection[LinkType] | None = None
+        self,
+        nodes: Nodes,
+        direction: Direction = "both",
+        types: Collection[LinkType] | None = None,
+        *,
+        words: Collection[str] | None = None,
     ) -> LinkTable:
         """
         Return the links of *nodes* in no particular order, without duplicates.
@@ -137,12 +143,15 @@ class Adjacency:
             nodes: The nodes.
             direction: ``out`` for links from the nodes, ``in`` for links to them, ``both`` for all.
             types: If given, only links of these types are returned.
+            words: If given, only links with one of these relationship words are returned.
 
         """
         rows = self._find_link_rows(nodes, direction)
         if types is not None and len(rows):
-            wanted = np.array([kind in types for kind in _LINK_TYPES])
-            rows = rows[wanted[self._rows["type"][rows]]]
+            rows = rows[_type_mask(frozenset(types))[self._rows["type"][rows]]]
+        if words is not None and len(rows):
+            numbers = [self._words.numbers[word] for word in words if word in self._words.numbers]
+            rows = rows[np.isin(self._rows["word"][rows], numbers)]
         return LinkTable(
             self._rows["source"][rows].astype(np.int64),
             self._rows["target"][rows].astype(np.int64),
@@ -195,7 +204,7 @@ class Adjacency:
     def _find_link_rows(self, nodes: Nodes, direction: Direction) -> Rows:
         marks = self._query_marks
         known = nodes[(nodes >= 0) & (nodes < len(marks))]
-        if len(known) > 1:
+        if len(known) > 1 and not (known[1:] > known[:-1]).all():
             known = np.unique(known)
         marks[known] = True
         sources, targets = self._rows["source"], self._rows["target"]
@@ -233,6 +242,12 @@ class Adjacency:
         self._merged = self._dead = 0
         self._out, self._in, self._by_key = _NodeRows(), _NodeRows(), SortedRows()
         self._merge()
+
+
+@functools.cache
+def _type_mask(types: frozenset[LinkType]) -> NDArray[np.bool_]:
+    """Return the mask of the numbers of link types."""
+    return np.array([kind in types for kind in _LINK_TYPES])
 
 
 class _NodeRows:

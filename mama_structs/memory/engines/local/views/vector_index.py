@@ -304,7 +304,7 @@ class VectorIndex:
         if served is None or proved is None or not query.any():
             return None
         rows, graph = self._rows, proved.graph
-        wanted = 2 * limit if self._nodes.nodes_with_several_pieces else limit
+        wanted = self._count_pieces(limit)
         if chosen is not None:
             if len(chosen) <= min(MAX_SCANNED_SELECTION, rows.live // 2):
                 return None
@@ -331,9 +331,7 @@ class VectorIndex:
 
     def _search_many_exact(self, queries: Vectors, limit: int) -> list[Matches]:
         rows = self._rows
-        scores = np.empty((len(queries), rows.count), np.float32)
-        for at, block in rows.slices(0, rows.count):
-            np.matmul(queries, block.T, out=scores[:, at : at + len(block)])
+        scores = rows.scores_of_many(queries)
         if rows.dead:
             scores[:, ~rows.alive] = -np.inf
         return [self._best_nodes(own, query, limit) for own, query in zip(scores, queries, strict=True)]
@@ -362,10 +360,8 @@ class VectorIndex:
             return None
         rows, start = self._rows, len(proved.graph)
         waiting = start + np.flatnonzero(rows.alive[start:])
-        others = np.empty((len(queries), rows.count - start), np.float32)
-        for at, block in rows.slices(start, rows.count):
-            np.matmul(queries, block.T, out=others[:, at - start : at - start + len(block)])
-        searched = served.search(proved, queries, 2 * limit if self._nodes.nodes_with_several_pieces else limit)
+        others = rows.scores_of_many(queries, start)
+        searched = served.search(proved, queries, self._count_pieces(limit))
         if searched is None:
             return None
         found = []
@@ -376,6 +372,12 @@ class VectorIndex:
             matches = self._nodes.top_matches(np.concatenate([labels, waiting]), scores, limit, None)
             found.append(matches if len(matches) >= limit else self.nearest(query, limit))
         return found
+
+    def _count_pieces(self, nodes: int) -> int:
+        """Return the number of vectors that usually belong to the given number of nodes: at most twice as many."""
+        return nodes + nodes * min(2 * self._nodes.nodes_with_several_pieces, self._nodes.live) // max(
+            self._nodes.live, 1
+        )
 
     def _compact(self) -> None:
         rows, moved = self._rows.copy_compacted()

@@ -26,6 +26,8 @@ MIN_BLOCK_ROWS: Final = 64
 _ROW_COLUMNS: Final = {"alive": np.bool_, "print": np.uint64}
 # Number of rows to gather per step, so that they fit into the CPU cache.
 GATHER_ROWS: Final = 2_048
+# Number of rows that are multiplied with several vectors at once.
+MULTIPLIED_ROWS: Final = 256
 # Ratio of selected rows below which gathering these rows is faster than scoring all rows.
 MAX_GATHER_RATIO: Final = 0.4
 MAX_GATHER_RATIO_ON_DISK: Final = 0.1
@@ -147,8 +149,8 @@ class VectorStore:
             return _take_rows(blocks[0], labels)
         taken = np.empty((len(labels), self.dimensions), np.float32)
         where = np.searchsorted(starts, labels, side="right") - 1
-        for number in np.unique(where).tolist():
-            here = where == number
+        for number in set(where.tolist()):
+            here = np.flatnonzero(where == number)
             taken[here] = _take_rows(blocks[number], labels[here] - starts[number])
         return taken
 
@@ -167,6 +169,15 @@ class VectorStore:
         for at, block in self.slices(start, self.count):
             np.dot(block, vector, out=result[at - start : at - start + len(block)])
         return result
+
+    def scores_of_many(self, vectors: Vectors, start: int = 0) -> Scores:
+        """Return the inner products of several vectors and all rows from *start* on, of shape (vectors, rows)."""
+        # BLAS writes only to contiguous arrays directly, so the rows come first. It copies the rows to a buffer, which
+        # takes half the time if they fit into the CPU cache.
+        result = np.empty((self.count - start, len(vectors)), np.float32)
+        for at, block in self.slices(start, self.count, max_rows=MULTIPLIED_ROWS):
+            np.matmul(block, vectors.T, out=result[at - start : at - start + len(block)])
+        return np.ascontiguousarray(result.T)
 
     def slices(self, start: int, stop: int, *, max_rows: int | None = None) -> Iterator[tuple[int, Vectors]]:
         """

@@ -16,6 +16,7 @@ from mama_structs.memory.engines.local.views import memory_table as catalogue
 from mama_structs.memory.engines.local.views.adjacency import Adjacency
 from mama_structs.memory.types.model import CREATORS, LinkType, to_milliseconds
 
+WORDS = ["refers", "인증", "x" * 300, ""]
 TYPES = tuple(LinkType)
 NODES = 7
 
@@ -28,7 +29,7 @@ added = st.tuples(
         plain_link,
         st.just("a"),
         st.just("b"),
-        st.sampled_from(["refers", "인증", "x" * 300, ""]),
+        st.sampled_from(WORDS),
         type=st.sampled_from(TYPES),
         created_by=st.sampled_from(CREATORS),
         confidence=st.floats(0, 1, width=32),
@@ -95,8 +96,9 @@ def played(steps):
     asked=st.lists(st.integers(-1, NODES + 3), max_size=6),
     direction=st.sampled_from(["out", "in", "both"]),
     types=st.none() | st.sets(st.sampled_from(TYPES)),
+    words=st.none() | st.sets(st.sampled_from([*WORDS, "unknown"])),
 )
-def test_links_are_found_from_both_ends_after_changes_and_reloads(merging, steps, asked, direction, types):
+def test_links_are_found_from_both_ends_after_changes_and_reloads(merging, steps, asked, direction, *, types, words):
     """After any changes and reloads, each link that starts or ends at the queried nodes is returned once."""
     links, model = played(steps)
     expected = [
@@ -104,9 +106,10 @@ def test_links_are_found_from_both_ends_after_changes_and_reloads(merging, steps
         for source, target, link in model.values()
         if ((direction != "in" and source in asked) or (direction != "out" and target in asked))
         and (types is None or link.link_type in types)
+        and (words is None or link.metadata.original_relationship in words)
     ]
 
-    assert sorted(expected) == rows_of(links.links(np.array(asked, np.int64), direction, types))
+    assert sorted(expected) == rows_of(links.links(np.array(asked, np.int64), direction, types, words=words))
     assert len(model) == len(links)
 
 

@@ -118,9 +118,9 @@ def test_graph_with_low_recall_is_rejected(monkeypatch, caplog):
     """Random vectors have no neighbourhoods that a graph could use. The rejection is logged."""
     monkeypatch.setattr(vector_graph, "EF_CANDIDATES", (10, 12))
     monkeypatch.setattr(vector_graph, "MAX_SYNCHRONOUS_ROWS", 100)
-    random = np.random.default_rng(0).standard_normal((3_000, 64)).astype(np.float32)
+    random = np.random.default_rng(0).standard_normal((3_000, 256)).astype(np.float32)
     random /= np.linalg.norm(random, axis=1, keepdims=True)
-    index = VectorIndex(64, exact_up_to=1_000)
+    index = VectorIndex(256, exact_up_to=1_000)
     for node, vector in enumerate(random):
         index.add(node, vector[None])
 

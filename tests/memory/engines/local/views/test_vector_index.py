@@ -408,3 +408,13 @@ def test_inconsistent_snapshot_is_rejected(tmp_path, name, array):
     loaded = SnapshotStore(tmp_path, identity="x").write(1, {"vectors": part}).parts
 
     assert VectorIndex.restore(loaded, dimensions=16, exact_up_to=10) is None
+
+
+def test_number_of_pieces_is_between_one_and_two_per_node():
+    """The number of searched vectors grows with the share of nodes that have several."""
+    index = VectorIndex(16, exact_up_to=100)
+    assert 10 == index._count_pieces(10)
+    for node in range(4):
+        index.add(node, some(2 if node == 3 else 1, seed=node))
+
+    assert 15 == index._count_pieces(10)
