@@ -7,6 +7,7 @@ Unlike the rest of the public API, these names may change in any release.
   one, `CallScheduler` orders the calls of a turn, `observe_message` and `recall_for_messages` read and extend messages.
 * Engines: `Engine`, `Reader` and `Writer` are the protocols of a memory store; the other names are the rules that all
   engines share, such as the analysis of texts and the encoding of rows.
+* Embedders: `QueryVectors` is the result of the optional method ``adjust_query(text, vector)`` of an embedder.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from mama_structs.adapters.shared.tool_results import (
     store_unsupported_media,
 )
 from mama_structs.adapters.shared.tool_schemas import is_recursive, to_plain_schema, to_strict_schema
+from mama_structs.memory.embedding.protocol import QueryVectors
 from mama_structs.memory.types.codec import (
     Entry,
     MemoryRecord,
@@ -142,6 +144,7 @@ __all__ = [
     "ProgressCallback",
     "Provenance",
     "Query",
+    "QueryVectors",
     "Reader",
     "RecentChangeLog",
     "ScannedMemory",

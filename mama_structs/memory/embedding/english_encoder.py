@@ -81,11 +81,15 @@ def load_english_encoder(threads: int) -> EnglishEncoder:
         EmbeddingFailed: A package is not installed, or the model file is not the expected one.
 
     """
-    folder = verify_model_files(_MODEL_PACKAGE, EXPECTED_SHA256, embedder="SentenceEmbedder", distribution=DISTRIBUTION)
+    folder = verify_model_files(
+        _MODEL_PACKAGE, EXPECTED_SHA256, embedder="SentenceEmbedder", extra="semantic", distribution=DISTRIBUTION
+    )
     try:
         runtime, tokenizers = map(load_module, _RUNTIME_PACKAGES)
     except ImportError as error:
-        raise EmbeddingFailed("the runtime of SentenceEmbedder cannot be imported", hint=INSTALL_HINT) from error
+        raise EmbeddingFailed(
+            "the runtime of SentenceEmbedder cannot be imported", hint=INSTALL_HINT.format("semantic")
+        ) from error
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

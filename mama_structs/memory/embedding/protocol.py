@@ -145,8 +145,8 @@ def fingerprint_of(embedder: Embedder) -> str:
         return own
     kind = type(embedder)
     stored_class = vars(kind).get("STORED_CLASS", (kind.__module__, kind.__qualname__))
-    said = "\0".join((*stored_class, embedder.name, str(embedder.dimensions)))
-    return hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    identity = "\0".join((*stored_class, embedder.name, str(embedder.dimensions)))
+    return hashlib.blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 @attrs.frozen(eq=False)
@@ -166,6 +166,9 @@ class QueryVectors:
         other: Its scalar product with a stored vector of the other group is the adjusted similarity.
         has_rest: True if the query has a rest.
         shared_dimensions: The number of leading dimensions that all texts have in common.
+        unrelated: Similarity of the query to the nearest of typical messages that no memory answers, such as greetings
+            and questions about general knowledge, minus the usual similarity of such messages. The default, 0, is that
+            of a typical unrelated message; a question about memories has about -0.1.
 
     """
 
@@ -174,6 +177,7 @@ class QueryVectors:
     other: Vectors
     has_rest: bool
     shared_dimensions: int
+    unrelated: float = 0.0
 
     @property
     def is_adjusted(self) -> bool:
@@ -237,12 +241,67 @@ def adjust_query(embedder: Embedder, text: str, vector: Vectors) -> QueryVectors
         text: The query.
         vector: Its unit vector, float32 of shape (dimensions,).
 
+    Raises:
+        EmbeddingFailed: The method raised an error, or returned something else than usable `QueryVectors`.
+
     """
     adjust = getattr(embedder, "adjust_query", None)
-    if adjust is not None:
-        adjusted: QueryVectors = adjust(text, vector)
-        return adjusted
-    return unadjusted_query(vector)
+    if adjust is None:
+        return unadjusted_query(vector)
+    try:
+        adjusted = adjust(text, vector)
+    except MemoryStoreError:
+        raise
+    except Exception as error:
+        raise EmbeddingFailed(
+            f"adjust_query() of the embedder {embedder.name} raised {type(error).__name__}"
+        ) from error
+    fault = _find_fault(adjusted, len(vector), shared_dimensions(embedder))
+    if fault is not None:
+        raise EmbeddingFailed(
+            f"adjust_query() of the embedder {embedder.name} {fault}",
+            hint="return a mama_structs.spi.QueryVectors, or remove the method to compare by cosines",
+        )
+    return _convert_types(adjusted)
+
+
+# Unit vectors minus mean vectors are much shorter. Products of larger numbers could overflow.
+_MAX_COMPONENT: Final = 1_000.0
+
+
+def _find_fault(adjusted: object, dimensions: int, shared: int) -> str | None:
+    """Return why the result of an embedder's ``adjust_query`` cannot be used, or None."""
+    if not isinstance(adjusted, QueryVectors):
+        return f"must return QueryVectors, got {type(adjusted).__name__}"
+    for name in ("plain", "same", "other"):
+        value = getattr(adjusted, name)
+        if not isinstance(value, np.ndarray) or value.shape != (dimensions,) or value.dtype.kind != "f":
+            return f"must return {name} as an array of {dimensions} floating-point numbers"
+        if not np.isfinite(value).all() or np.abs(value).max(initial=0.0) > _MAX_COMPONENT:
+            return f"returned a number that is not finite or too large in {name}"
+    has_rest, unrelated, found = adjusted.has_rest, adjusted.unrelated, adjusted.shared_dimensions
+    is_number = isinstance(unrelated, int | float | np.floating) and math.isfinite(unrelated)
+    faults = {
+        f"must return shared_dimensions={shared} as the embedder, got {found!r:.40}": type(found) is not int
+        or found != shared,
+        f"must return has_rest as a bool, got {type(has_rest).__name__}": not isinstance(has_rest, bool | np.bool_),
+        f"must return unrelated as a finite number, got {unrelated!r:.40}": not is_number,
+    }
+    return next((fault for fault, is_wrong in faults.items() if is_wrong), None)
+
+
+def _convert_types(adjusted: QueryVectors) -> QueryVectors:
+    """Return query vectors with float32 arrays and built-in types."""
+    plain = adjusted.plain.astype(np.float32, copy=False)
+    return QueryVectors(
+        plain=plain,
+        # `QueryVectors.is_adjusted` depends on the identity of the arrays.
+        same=plain if adjusted.same is adjusted.plain else adjusted.same.astype(np.float32, copy=False),
+        other=adjusted.other.astype(np.float32, copy=False),
+        has_rest=bool(adjusted.has_rest),
+        shared_dimensions=adjusted.shared_dimensions,
+        unrelated=float(adjusted.unrelated),
+    )
 
 
 def unadjusted_query(vector: Vectors) -> QueryVectors:
@@ -258,20 +317,80 @@ def pair_cosines(first: NDArray[FloatT], second: NDArray[FloatT], shared_dimensi
 
     Args:
         first: Floating-point numbers, of shape (pairs, dimensions).
-        second: The same.
+        second: Vectors of the same shape and type.
         shared_dimensions: The number of leading dimensions that all texts have in common.
 
     Returns:
         An array of the same type, of shape (pairs,), -1 to 1 except for rounding.
 
     """
-    cosines: NDArray[FloatT] = np.einsum("ij,ij->i", first, second)
     is_mixed = has_rest(first, shared_dimensions) != has_rest(second, shared_dimensions)
+    cosines: NDArray[FloatT] = np.einsum("ij,ij->i", first, second)
     if is_mixed.any():
-        # The vector without a rest has all its length in the shared dimensions, so both norms are above 0 in practice.
-        norms = [np.linalg.norm(side[is_mixed, :shared_dimensions], axis=1) for side in (first, second)]
-        cosines[is_mixed] /= np.maximum(norms[0] * norms[1], np.finfo(np.float32).tiny)
+        norms = [shared_norms(side[is_mixed], shared_dimensions) for side in (first, second)]
+        cosines[is_mixed] /= norms[0] * norms[1]
     return cosines
+
+
+def cosine_table(first: NDArray[FloatT], second: NDArray[FloatT], shared_dimensions: int) -> NDArray[FloatT]:
+    """
+    Return the cosines of all pairs of unit vectors, as `pair_cosines` does.
+
+    Args:
+        first: Floating-point numbers, of shape (n, dimensions).
+        second: Vectors of the same type, of shape (m, dimensions).
+        shared_dimensions: The number of leading dimensions that all texts have in common.
+
+    Returns:
+        An array of the same type, of shape (n, m). A vector of zeros has the cosine 0 to any other.
+
+    """
+    cosines: NDArray[FloatT] = first @ second.T
+    is_mixed = has_rest(first, shared_dimensions)[:, np.newaxis] != has_rest(second, shared_dimensions)
+    if is_mixed.any():
+        norms = [shared_norms(side, shared_dimensions) for side in (first, second)]
+        np.divide(cosines, np.multiply.outer(*norms), out=cosines, where=is_mixed)
+    return cosines
+
+
+def shared_norms(vectors: NDArray[FloatT], shared_dimensions: int) -> NDArray[FloatT]:
+    """
+    Return the norm of each vector in the shared dimensions.
+
+    It is 1 for a vector without a rest, also for a vector of zeros.
+    """
+    norms, rest = np.ones(len(vectors), vectors.dtype), has_rest(vectors, shared_dimensions)
+    shared = vectors[rest, :shared_dimensions]
+    norms[rest] = np.maximum(np.sqrt(np.einsum("ij,ij->i", shared, shared)), np.finfo(vectors.dtype).tiny)
+    return norms
+
+
+def project_to_shared(vectors: NDArray[FloatT], shared_dimensions: int) -> NDArray[FloatT]:
+    """Return the vectors without their rest, with the length 1. A vector of zeros remains unchanged."""
+    projected = np.zeros_like(vectors)
+    shared = vectors[..., :shared_dimensions]
+    norms = np.linalg.norm(shared, axis=-1, keepdims=True)
+    projected[..., :shared_dimensions] = shared / np.where(norms > 0, norms, 1)
+    return projected
+
+
+def nearest_queries(vector: Vectors, sample: Vectors, shared_dimensions: int) -> list[Vectors]:
+    """
+    Return the vectors whose nearest neighbours in a store are the most similar memories.
+
+    The neighbours of a vector with a rest are almost always vectors with a rest, so a second vector finds the others.
+
+    Args:
+        vector: A unit vector, of shape (dimensions,).
+        sample: Vectors of the store, of shape (n, dimensions).
+        shared_dimensions: The number of leading dimensions that all texts have in common.
+
+    """
+    groups = has_rest(sample, shared_dimensions)
+    if groups.all() or not has_rest(vector[np.newaxis], shared_dimensions)[0]:
+        return [vector]
+    projected = project_to_shared(vector, shared_dimensions)
+    return [vector, projected] if groups.any() else [projected]
 
 
 RunInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -499,7 +618,7 @@ async def calibrate_embedder(embedder: Embedder, *, in_thread: RunInThread = run
     apart = compute_auc(same, far)
     if apart < MIN_AUC:
         _logger.warning(
-            "the embedder %s tells sentences on one matter from others in %.0f %% of the cases, where chance gives 50",
+            "the embedder %s separates sentences on the same subject from others in %.0f %% of the cases (chance: 50)",
             embedder.name,
             apart * 100,
         )

@@ -13,7 +13,7 @@ import numpy as np
 
 from mama_structs._internal import validation as _check
 from mama_structs.memory.embedding import english_encoder, sentence_encoder
-from mama_structs.memory.embedding.background import load_background
+from mama_structs.memory.embedding.background import Background, load_background
 from mama_structs.memory.embedding.chunks import replace_surrogates
 from mama_structs.memory.embedding.english_encoder import load_english_encoder
 from mama_structs.memory.embedding.protocol import Calibration, Kind, QueryVectors, Vectors
@@ -127,21 +127,27 @@ class SentenceEmbedder:
         """
         is_english = bool(vector[-1] != 0)
         language = "en" if is_english else detect_language(text)
-        difference = vector - _load_unrelated(language, is_english)
+        unrelated = _load_unrelated(language, is_english)
+        difference = vector - unrelated.mean
         other = np.zeros_like(difference)
         other[:_SHARED_DIMENSIONS] = difference[:_SHARED_DIMENSIONS] / SHARED_SCALE
         return QueryVectors(
-            plain=vector, same=difference, other=other, has_rest=is_english, shared_dimensions=_SHARED_DIMENSIONS
+            plain=vector,
+            same=difference,
+            other=other,
+            has_rest=is_english,
+            shared_dimensions=_SHARED_DIMENSIONS,
+            unrelated=unrelated.proximity(vector),
         )
 
 
 @functools.cache
-def _load_unrelated(language: str, is_english: bool) -> Vectors:  # noqa: FBT001 - a key of the cache
-    """Return the mean vector of unrelated messages in a language, or in all languages if it is not listed."""
-    vectors = load_background()
-    if is_english or (language != "en" and language in vectors):
-        return vectors[language]
-    shared = [vectors[name] / (SHARED_SCALE if name == "en" else 1) for name in vectors]
-    mean: Vectors = np.mean(shared, axis=0, dtype=np.float32)
-    mean[_SHARED_DIMENSIONS:] = 0
-    return mean
+def _load_unrelated(language: str, is_english: bool) -> Background:  # noqa: FBT001 - a key of the cache
+    """Return the unrelated messages in a language; in all languages for other languages and English without a rest."""
+    known = load_background()
+    if is_english or (language != "en" and language in known):
+        return known[language]
+    shared = [known[name].vectors / (SHARED_SCALE if name == "en" else 1) for name in known]
+    vectors: Vectors = np.concatenate(shared, dtype=np.float32)
+    vectors[:, _SHARED_DIMENSIONS:] = 0
+    return Background(vectors, count=len(shared[0]))

@@ -110,6 +110,7 @@ def _load_model(threads: int) -> Any:
         _PACKAGE,
         EXPECTED_SHA256,
         embedder="UniversalSentenceEmbedder",
+        extra="semantic-small",
         distribution=_DISTRIBUTION,
         subfolder="resources",
     )

