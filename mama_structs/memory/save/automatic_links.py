@@ -65,6 +65,8 @@ class LinkingContext:
 
     policy: LinkingPolicy
     calibration: Calibration
+    # The number of leading dimensions that the vectors of texts in all languages have in common.
+    shared_dimensions: int
     # False if the detected conflicts would be discarded, for example in an import.
     detects_conflicts: bool = True
 
@@ -131,8 +133,8 @@ def choose_automatic_links(
     before = [_recent_nodes(reader, one, candidates.get(one), policy, spare=spare) for one in asked]
     taking = _IncomingLinkCounter(reader, [*before, *(one.nodes for one in likely if one is not None)], policy)
     chosen = []
-    for one, matter, earlier in zip(asked, likely, before, strict=True):
-        semantic = [] if matter is None else _choose_associations(matter, taking, policy)
+    for one, queue, earlier in zip(asked, likely, before, strict=True):
+        semantic = [] if queue is None else _choose_associations(queue, taking, policy)
         covered = {*(choice.node for choice in semantic), *find_nodes(reader, one.explicit).tolist()}
         free = [node for node in earlier[taking.free(earlier)].tolist() if node not in covered]
         temporal = _choose_temporal_links(reader, one.memory, np.array(free, np.int64), policy) if free else []

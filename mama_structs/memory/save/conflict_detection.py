@@ -67,10 +67,9 @@ _FIELD_BY_RELATION: Final = {
     StatementRelation.CONTRADICTS: CONTRADICTION_FIELD,
     StatementRelation.REPLACES: REPLACEMENT_FIELD,
 }
-_CONFLICT_FIELDS: Final = frozenset(_FIELD_BY_RELATION.values())
 
 
-def classify_pair(new: Memory, old: Memory, *, matter: float, cosine: float) -> Mapping[str, float]:
+def classify_pair(new: Memory, old: Memory, *, same_subject: float, cosine: float) -> Mapping[str, float]:
     """
     Return the probability of each conflict type: duplicate, contradiction or replacement.
 
@@ -79,31 +78,31 @@ def classify_pair(new: Memory, old: Memory, *, matter: float, cosine: float) -> 
     Args:
         new: The memory that is saved.
         old: An older memory.
-        matter: Probability of the same subject, 0 to 1, from automatic linking.
+        same_subject: Probability of the same subject, 0 to 1, from automatic linking.
         cosine: Scaled cosine: slope * (cosine - midpoint) of the embedder's calibration; 0 means a probability of 0.5.
 
     """
-    said, before = parse_pair(new.content, old.content)
-    found = compare_parsed(said, before)
+    new_text, old_text = parse_pair(new.content, old.content)
+    found = compare_parsed(new_text, old_text)
     if found.relation in _FIELD_BY_RELATION:
         return {_FIELD_BY_RELATION[found.relation]: found.probability}
-    if said.whole is None or before.whole is None or said.language != before.language:
+    if new_text.whole is None or old_text.whole is None or new_text.language != old_text.language:
         return {}
-    features = TextFeatures.between(said.whole, before.whole, numbers_of_reasoning=_numbers_of_reasoning(new))
+    features = TextFeatures.between(new_text.whole, old_text.whole, numbers_of_reasoning=_numbers_of_reasoning(new))
     if features.entities_differ:
         return {}
     is_same_topic = new.type is old.type is MemoryType.DECISION and new.topic == old.topic is not None
-    of_one_matter = matter >= _MIN_CONFLICT_PROBABILITY or cosine >= _MIN_CONFLICT_COSINE
-    if of_one_matter and features.is_replacement:
+    has_same_subject = same_subject >= _MIN_CONFLICT_PROBABILITY or cosine >= _MIN_CONFLICT_COSINE
+    if has_same_subject and features.is_replacement:
         return {REPLACEMENT_FIELD: _REPLACEMENT_PRECISION}
-    if of_one_matter and features.is_contradiction(
+    if has_same_subject and features.is_contradiction(
         is_same_decision_topic=is_same_topic, is_reworded=cosine >= _MIN_REWORDED_COSINE
     ):
         return {CONTRADICTION_FIELD: _CONTRADICTION_PRECISION}
     probability = found.probability if found.relation is StatementRelation.NEAR_COPY else 0.0
     if has_other_operators(new.content, old.content):
         probability = 0.0
-    elif not features.rules_out_duplicate and said.language in _REWORDED_LANGUAGES:
+    elif not features.rules_out_duplicate and new_text.language in _REWORDED_LANGUAGES:
         weight, frame, insights, bias = _DUPLICATE_WEIGHTS
         are_insights = new.type is old.type is MemoryType.INSIGHT
         odds = weight * cosine + frame * features.frame + insights * are_insights + bias
@@ -116,16 +115,18 @@ def _numbers_of_reasoning(memory: Memory) -> frozenset[str]:
     return whole.numbers if whole is not None else frozenset()
 
 
-def find_conflicting_pairs(memories: Iterable[Memory]) -> Iterator[tuple[Memory, Memory]]:
+def find_foreign_conflicts(memories: Iterable[Memory]) -> Iterator[tuple[Memory, Memory]]:
     """
-    Yield pairs with equal topics in which the newer memory conflicts with the older one.
+    Yield pairs of memories of different namespaces with equal topics, the newer one of which conflicts with the other.
 
-    The newer memory contradicts or replaces the older one, and comes first.
+    The newer memory comes first. Conflicts within one namespace are stored when the newer memory is saved.
     """
     some = [memory for memory in memories if memory.topic and memory.type not in TYPES_WITHOUT_DUPLICATES]
     for new, old in combinations(sorted(some, key=lambda memory: (memory.created_at, memory.id), reverse=True), 2):
-        if new.topic == old.topic and not _CONFLICT_FIELDS.isdisjoint(classify_pair(new, old, matter=1.0, cosine=0.0)):
-            yield new, old
+        if new.topic == old.topic and new.namespace != old.namespace:
+            found = classify_pair(new, old, same_subject=1.0, cosine=0.0)
+            if not found.keys().isdisjoint(_FIELD_BY_RELATION.values()):
+                yield new, old
 
 
 _VERDICT_BY_FIELD: Final[Mapping[str, Verdict]] = {
@@ -189,7 +190,7 @@ class _CurrentMemory:
 
     memory: Memory
     cosine: float = -1.0
-    matter: float = 0.0
+    same_subject: float = 0.0
     is_same_subject: bool = False
 
 
@@ -238,8 +239,10 @@ def _describe_older(new: Memory, old: Memory, node: int, candidates: LinkCandida
         return _CurrentMemory(old)
     row = int(at[0])
     one_topic = old.topic is not None and old.topic == new.topic
-    matter = float(same_subject_probabilities(candidates.features)[row])
-    return _CurrentMemory(old, float(candidates.cosines[row]), matter, one_topic or matter >= _MIN_JUDGE_PROBABILITY)
+    same_subject = float(same_subject_probabilities(candidates.features)[row])
+    return _CurrentMemory(
+        old, float(candidates.cosines[row]), same_subject, one_topic or same_subject >= _MIN_JUDGE_PROBABILITY
+    )
 
 
 def _read_undamaged(reader: Reader, nodes: Sequence[int]) -> dict[int, Memory]:
@@ -273,7 +276,9 @@ def _detect_for_memory(new: Memory, older: Sequence[_CurrentMemory], calibration
         elif one.is_same_subject or cosine > 0:
             named += [
                 (kind, probability, one.memory.id, cosine)
-                for kind, probability in classify_pair(new, one.memory, matter=one.matter, cosine=cosine).items()
+                for kind, probability in classify_pair(
+                    new, one.memory, same_subject=one.same_subject, cosine=cosine
+                ).items()
                 if probability >= _MIN_REPORTED_PROBABILITY
             ]
     least = max((cosine for *_, cosine in named), default=0.0) - _MAX_COSINE_GAP

@@ -7,7 +7,7 @@ deleted and erased together with its memories.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Literal
 
@@ -19,13 +19,12 @@ from mama_structs._internal.jsonable import JsonMixin
 from mama_structs._internal.reprs import bound_field_reprs
 from mama_structs.memory.save.automatic_links import RELATED_WORD
 from mama_structs.memory.types.duplicates import has_failed, superseded_nodes
-from mama_structs.memory.types.engine import SYSTEM_CREATOR_INDEX, Nodes, Reader, Writer
+from mama_structs.memory.types.engine import SYSTEM_CREATOR_INDEX, Direction, Nodes, Reader, Writer
 from mama_structs.memory.types.model import (
     Link,
     LinkMetadata,
     LinkType,
     Memory,
-    RelatedMemory,
     SaveWarnings,
     new_link_id,
     to_milliseconds,
@@ -36,6 +35,9 @@ ConflictKind = Literal["contradicts", "replaces"]
 CONTRADICTION_WORD: Final = "may_contradict"
 REPLACEMENT_WORD: Final = "may_replace"
 """Relationship words of the links that store conflicts."""
+
+DISMISSED_TAG: Final = "dismissed conflict"
+"""Tag of the link between two memories whose conflict was dismissed."""
 
 _KINDS: Final[Mapping[str, ConflictKind]] = {CONTRADICTION_WORD: "contradicts", REPLACEMENT_WORD: "replaces"}
 # Number of memories whose links are read at once.
@@ -64,7 +66,7 @@ class MemoryConflict(JsonMixin):
 
 
 def add_conflict_links(
-    memory: Memory, warnings: SaveWarnings, automatic: Sequence[Link], explicit: Collection[str]
+    memory: Memory, warnings: SaveWarnings, automatic: Sequence[Link], explicit: Collection[str], *, now: datetime
 ) -> list[Link]:
     """
     Return the automatic links of a memory, with a link for each conflict in its warnings.
@@ -76,6 +78,7 @@ def add_conflict_links(
         warnings: Its conflicts.
         automatic: Its automatic links.
         explicit: Ids of the memories that explicit links connect with it. Their conflicts count as resolved.
+        now: The time of the save, at which the conflicts are detected. The memory itself may have an earlier time.
 
     """
     found = {
@@ -89,20 +92,19 @@ def add_conflict_links(
     }
     similarities = {link.to_id: link.metadata.similarity for link in automatic}
     links = [link for link in automatic if link.to_id not in found]
-    return links + [_build_link(memory, word, one, similarities.get(one.id)) for word, one in found.values()]
-
-
-def _build_link(memory: Memory, word: str, older: RelatedMemory, similarity: float | None) -> Link:
-    return Link(
-        id=new_link_id(),
-        from_id=memory.id,
-        to_id=older.id,
-        link_type=LinkType.ASSOCIATION,
-        confidence=older.probability,
-        created_by="system",
-        metadata=LinkMetadata(original_relationship=word, similarity=similarity),
-        created_at=memory.created_at,
-    )
+    return links + [
+        Link(
+            id=new_link_id(),
+            from_id=memory.id,
+            to_id=older.id,
+            link_type=LinkType.ASSOCIATION,
+            confidence=older.probability,
+            created_by="system",
+            metadata=LinkMetadata(original_relationship=word, similarity=similarities.get(older.id)),
+            created_at=now,
+        )
+        for word, older in found.values()
+    ]
 
 
 def find_conflicts(reader: Reader, now: datetime, limit: int) -> list[MemoryConflict]:
@@ -111,17 +113,56 @@ def find_conflicts(reader: Reader, now: datetime, limit: int) -> list[MemoryConf
 
     A conflict is resolved when either memory was superseded, updated or deleted, has failed or expired.
     """
-    counts = reader.relationships()
-    remaining = sum(counts.get(word, 0) for word in _KINDS)
     found: list[MemoryConflict] = []
-    nodes = reader.window() if remaining else np.zeros(0, np.int64)
+    nodes = reader.window() if not _KINDS.keys().isdisjoint(reader.relationships()) else np.zeros(0, np.int64)
     for start in range(0, len(nodes), _PAGE_MEMORIES):
-        links = list(_read_conflict_links(reader, nodes[start : start + _PAGE_MEMORIES]))
-        found += _select_unresolved(reader, links, now)
-        remaining -= len(links)
-        if remaining <= 0 or len(found) >= limit:
+        sources = find_conflict_sources(reader, nodes[start : start + _PAGE_MEMORIES], "out")
+        links = [link for own in reader.links_of_many(sources, "out") for link in own]
+        found += select_unresolved(reader, links, now)
+        if len(found) >= limit:
             break
     return found[:limit]
+
+
+def find_conflict_sources(reader: Reader, nodes: Nodes, direction: Direction = "both") -> Nodes:
+    """Return the source nodes of the conflict links of *nodes*."""
+    table = reader.links(nodes, direction, [LinkType.ASSOCIATION], words=_KINDS)
+    return np.unique(table.sources[table.creators == SYSTEM_CREATOR_INDEX])
+
+
+def select_unresolved(reader: Reader, links: Iterable[Link], now: datetime | None) -> list[MemoryConflict]:
+    """
+    Return the unresolved conflicts that *links* store, newest first. Other links are ignored.
+
+    If *now* is None, memories do not expire.
+    """
+    links = [*filter(_is_conflict, links)]
+    if not links:
+        return []
+    ids = sorted({end for link in links for end in (link.from_id, link.to_id)})
+    nodes = [node for node in reader.find_many(ids) if node is not None]
+    gone = superseded_nodes(reader, np.array(nodes, np.int64))
+    memories = {
+        memory.id: memory
+        for node, memory in zip(nodes, reader.get(nodes) if nodes else [], strict=True)
+        if node not in gone
+        and not has_failed(memory)
+        and (now is None or memory.valid_until is None or memory.valid_until > now)
+    }
+    conflicts = [
+        MemoryConflict(
+            newer=memories[link.from_id],
+            older=memories[link.to_id],
+            kind=_KINDS[link.metadata.original_relationship],
+            probability=link.confidence,
+            detected_at=link.created_at,
+        )
+        for link in links
+        if link.from_id in memories
+        and link.to_id in memories
+        and not any(_was_updated(memories[end], link) for end in (link.from_id, link.to_id))
+    ]
+    return sorted(conflicts, key=lambda one: (one.newer.created_at, one.newer.id), reverse=True)
 
 
 def dismiss_conflict(writer: Writer, newer: int, older_id: str) -> None:
@@ -129,42 +170,13 @@ def dismiss_conflict(writer: Writer, newer: int, older_id: str) -> None:
     for link in writer.read_links(newer, "out"):
         if link.to_id == older_id and _is_conflict(link):
             # Keep the link itself, because both memories have the same subject.
-            metadata = attrs.evolve(link.metadata, original_relationship=RELATED_WORD)
+            tags = (*link.metadata.tags, DISMISSED_TAG)
+            metadata = attrs.evolve(link.metadata, original_relationship=RELATED_WORD, tags=tags)
             writer.put_link(attrs.evolve(link, metadata=metadata))
 
 
 def _is_conflict(link: Link) -> bool:
     return link.created_by == "system" and link.metadata.original_relationship in _KINDS
-
-
-def _read_conflict_links(reader: Reader, nodes: Nodes) -> Iterator[Link]:
-    """Yield the links that store conflicts, in the order of the *nodes* that they start at."""
-    table = reader.links(nodes, "out", [LinkType.ASSOCIATION])
-    sources = table.sources[table.creators == SYSTEM_CREATOR_INDEX]
-    linked = nodes[np.isin(nodes, sources)]
-    for own in reader.links_of_many(linked, "out"):
-        yield from filter(_is_conflict, own)
-
-
-def _select_unresolved(reader: Reader, links: Sequence[Link], now: datetime) -> Iterable[MemoryConflict]:
-    ids = sorted({end for link in links for end in (link.from_id, link.to_id)})
-    nodes = [node for node in reader.find_many(ids) if node is not None]
-    gone = superseded_nodes(reader, np.array(nodes, np.int64))
-    memories = {
-        memory.id: memory
-        for node, memory in zip(nodes, reader.get(nodes) if nodes else [], strict=True)
-        if node not in gone and not has_failed(memory) and (memory.valid_until is None or memory.valid_until > now)
-    }
-    for link in links:
-        newer, older = memories.get(link.from_id), memories.get(link.to_id)
-        if newer is not None and older is not None and not any(_was_updated(one, link) for one in (newer, older)):
-            yield MemoryConflict(
-                newer=newer,
-                older=older,
-                kind=_KINDS[link.metadata.original_relationship],
-                probability=link.confidence,
-                detected_at=link.created_at,
-            )
 
 
 def _was_updated(memory: Memory, link: Link) -> bool:

@@ -17,7 +17,13 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.embedding.protocol import Calibration
+from mama_structs.memory.embedding.protocol import (
+    Calibration,
+    cosine_table,
+    has_rest,
+    nearest_queries,
+    shared_norms,
+)
 from mama_structs.memory.types.duplicates import duplicate_fingerprint
 from mama_structs.memory.types.engine import (
     SYSTEM_CREATOR_INDEX,
@@ -145,18 +151,38 @@ class SimilarityBaseline:
 
     memories: int
     sample: NDArray[np.float32]
-    centre: Values
+    shared_dimensions: int
     # Expected cosine of unrelated texts according to the embedder's calibration.
     expected_cosine: float
     spread: float
+    # Sums of vectors of the sample. The products with them are the sums of cosines in `sum_cosines`.
+    sums: Mapping[str, Values]
+    # Mean cosine of two distinct memories of the store.
+    mean_cosine: float = attrs.field(init=False)
+
+    @mean_cosine.default
+    def _compute_mean_cosine(self) -> float:
+        count = len(self.sample)
+        pairs = float(self.sum_cosines(self.sample).sum()) - count
+        return float(self.mean(pairs / (count * (count - 1)) if count > 1 else 0.0))
 
     @classmethod
-    def from_reader(cls, reader: Reader, calibration: Calibration) -> SimilarityBaseline:
+    def from_reader(cls, reader: Reader, calibration: Calibration, shared_dimensions: int) -> SimilarityBaseline:
         """Compute the baseline from the present sample of a store."""
         sample = reader.sample()
-        centre = sample.mean(axis=0, dtype=np.float64) if len(sample) else np.zeros(sample.shape[1])
+        rest = has_rest(sample, shared_dimensions)
+        shared = (1 / shared_norms(sample, shared_dimensions)) @ sample
+        shared[shared_dimensions:] = 0
+        sums = {"rest": sample[rest].sum(axis=0), "shared": shared, "no rest": sample[~rest].sum(axis=0)}
         strange = calibration.midpoint - _UNRELATED_LOG_ODDS / calibration.slope
-        return cls(reader.count(), sample, centre, strange, 1 / calibration.slope)
+        return cls(
+            memories=reader.count(),
+            sample=sample,
+            shared_dimensions=shared_dimensions,
+            expected_cosine=strange,
+            spread=1 / calibration.slope,
+            sums={name: total.astype(np.float64) for name, total in sums.items()},
+        )
 
     def mean(self, cosines: Any) -> Any:
         """Return the weighted average of mean cosines to the sample and the embedder's prior."""
@@ -164,15 +190,26 @@ class SimilarityBaseline:
             len(self.sample) + _PRIOR_SAMPLES
         )
 
-    def mean_cosine(self) -> float:
-        """Return the mean cosine of two distinct memories of the store."""
-        count = len(self.sample)
-        return float(self.mean((count * float(self.centre @ self.centre) - 1) / (count - 1) if count > 1 else 0.0))
+    def sum_cosines(self, vectors: NDArray[np.float32]) -> Values:
+        """Return the sum of each vector's cosines to the sample, in linear time."""
+        if not len(vectors) or not len(self.sample):
+            return np.zeros(len(vectors))
+        found: Values = vectors @ self.sums["shared"]
+        rest = has_rest(vectors, self.shared_dimensions)
+        if rest.any():
+            found[rest] = vectors[rest] @ self.sums["rest"]
+            own = vectors[rest]
+            found[rest] += (own @ self.sums["no rest"]) / shared_norms(own, self.shared_dimensions)
+        return found
 
     def baselines(self, vectors: NDArray[np.float32]) -> tuple[Values, Values]:
         """Return the mean and the standard deviation of each vector's cosines to the store."""
         count = len(self.sample)
-        own = vectors @ self.sample.T if count else np.zeros((len(vectors), 0), np.float32)
+        own = (
+            cosine_table(vectors, self.sample, self.shared_dimensions)
+            if count
+            else np.zeros((len(vectors), 0), np.float32)
+        )
         means = self.mean(own.sum(axis=1, dtype=np.float64) / max(count, 1))
         # Sum the squares around the mixed mean, which differs from the mean of the sample.
         squares = np.einsum("ij,ij->i", own, own, dtype=np.float64)
@@ -191,14 +228,14 @@ def collect_link_candidates(
     vectors: NDArray[np.float32],
     *,
     calibration: Calibration,
+    shared_dimensions: int,
     explicit: Collection[str] = (),
     nearest: NearestFunction | None = None,
 ) -> LinkCandidates:
     """Return the link candidates of a memory among the older ones, with their features."""
     asked = PendingLinks(memory=memory, vectors=vectors, explicit=explicit, node=reader.find(memory.id))
-    return collect_many_link_candidates(
-        reader, [asked], SimilarityBaseline.from_reader(reader, calibration), nearest=nearest
-    )[0]
+    usual = SimilarityBaseline.from_reader(reader, calibration, shared_dimensions)
+    return collect_many_link_candidates(reader, [asked], usual, nearest=nearest)[0]
 
 
 def collect_many_link_candidates(
@@ -218,8 +255,9 @@ def collect_many_link_candidates(
         _LinkQuery.from_pending(reader, one, topic_window if one.memory.type is MemoryType.DECISION else 0.0)
         for one in asked
     ]
-    reader.expect(lambda ahead: _prefetch_queries(ahead, sought, spare))
-    near = _nearest_nodes(reader, asked, spare, nearest)
+    queries = [_nearest_vectors(one, usual) for one in asked]
+    reader.expect(lambda ahead: _prefetch_queries(ahead, sought, list(itertools.chain(*queries)), spare))
+    near = _nearest_nodes(reader, asked, queries, spare, nearest)
     found = [_LinkEvidence.from_query(reader, one, nodes, spare) for one, nodes in zip(sought, near, strict=True)]
     known = _CandidateFacts.from_nodes(reader, union_nodes([one.nodes for one in found]), usual)
     firsts = [one.vectors[0] for one in asked if len(one.vectors)]
@@ -238,31 +276,37 @@ def _after_oldest(asked: Sequence[PendingLinks]) -> EngineFilter:
     return EngineFilter(since=first and first + MILLISECOND)
 
 
-def _first_vectors(asked: Sequence[PendingLinks]) -> list[NDArray[np.float32]]:
-    return [piece for one in asked for piece in one.vectors[:_MAX_COMPARED_CHUNKS]]
+def _nearest_vectors(asked: PendingLinks, usual: SimilarityBaseline) -> list[NDArray[np.float32]]:
+    """Return the vectors whose nearest neighbours are candidates."""
+    pieces = asked.vectors[:_MAX_COMPARED_CHUNKS]
+    return [one for piece in pieces for one in nearest_queries(piece, usual.sample, usual.shared_dimensions)]
 
 
 def _nearest_nodes(
-    reader: Reader, asked: Sequence[PendingLinks], spare: int, nearest: NearestFunction | None
+    reader: Reader,
+    asked: Sequence[PendingLinks],
+    queries: Sequence[Sequence[NDArray[np.float32]]],
+    spare: int,
+    nearest: NearestFunction | None,
 ) -> Iterator[list[Nodes]]:
-    """Yield for each memory the nearest nodes of each of its chunks."""
+    """Yield for each memory the nearest nodes of each of its query vectors."""
     newer = _newer_nodes(reader, asked)
     fresh = np.array(sorted(one.node for one in asked if one.fresh and one.node is not None), np.int64)
     # If the new memories are the newest of the store, as usual, the cheaper query without a time filter is sufficient.
     are_newest = bool(in_sorted(newer, fresh).all())
-    pieces = _first_vectors(asked)
+    pieces = list(itertools.chain(*queries))
     if are_newest and nearest is None:
         matches = iter(reader.nearest_many(np.stack(pieces), _MAX_NEAREST + spare) if pieces else [])
     else:
         wheres = [
             None if are_newest else EngineFilter(until=one.memory.created_at + MILLISECOND)
-            for one in asked
-            for _ in one.vectors[:_MAX_COMPARED_CHUNKS]
+            for one, own in zip(asked, queries, strict=True)
+            for _ in own
         ]
         ask = nearest or reader.nearest
         matches = (ask(piece, _MAX_NEAREST + spare, where) for piece, where in zip(pieces, wheres, strict=True))
-    for one in asked:
-        yield [one.select_linkable(next(matches).nodes, _MAX_NEAREST) for _ in one.vectors[:_MAX_COMPARED_CHUNKS]]
+    for one, own in zip(asked, queries, strict=True):
+        yield [one.select_linkable(next(matches).nodes, _MAX_NEAREST) for _ in own]
 
 
 @attrs.frozen(eq=False)
@@ -279,6 +323,7 @@ class _CandidateFacts:
     counts: Nodes
     # First vector of each node.
     first: NDArray[np.float32]
+    shared_dimensions: int
     # Mean cosine of each first vector to the memories of the store.
     usual: Values
     # Rarity of each word of a topic, by topic number.
@@ -294,11 +339,7 @@ class _CandidateFacts:
         starts = np.cumsum(counts) - counts
         first = np.zeros((len(nodes), vectors.shape[1]), np.float32)
         first[counts > 0] = vectors[starts[counts > 0]]
-        means = (
-            usual.mean(first @ usual.centre)
-            if len(nodes) and len(usual.sample)
-            else np.full(len(nodes), usual.expected_cosine)
-        )
+        means = usual.mean(usual.sum_cosines(first) / max(len(usual.sample), 1))
         numbers, at = np.unique(facts.topics, return_index=True)
         named = numbers >= 0
         words = [extract_topic_terms(topic) for topic in reader.topics(nodes[at[named]])]
@@ -309,7 +350,7 @@ class _CandidateFacts:
             topics[number] = {term: rarity[term] for term in terms}
             for term in terms:
                 topics_of.setdefault(term, []).append(number)
-        return cls(nodes, facts, vectors, starts, counts, first, means, topics, topics_of)
+        return cls(nodes, facts, vectors, starts, counts, first, usual.shared_dimensions, means, topics, topics_of)
 
     def cosines(self, pieces: NDArray[np.float32], places: Nodes) -> NDArray[np.float32]:
         """
@@ -322,10 +363,11 @@ class _CandidateFacts:
         if not len(pieces) or not counts.any():
             return best
         if counts.max() == 1:
-            best[counts > 0] = (self.first[places[counts > 0]] @ pieces.T).max(axis=1)
+            first = self.first[places[counts > 0]]
+            best[counts > 0] = cosine_table(first, pieces, self.shared_dimensions).max(axis=1)
             return best
         rows = np.repeat(self.starts[places] - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
-        scores = (self.vectors[rows] @ pieces.T).max(axis=1)
+        scores = cosine_table(self.vectors[rows], pieces, self.shared_dimensions).max(axis=1)
         best[counts > 0] = np.maximum.reduceat(scores, (np.cumsum(counts) - counts)[counts > 0])
         return best
 
@@ -335,11 +377,13 @@ class _CandidateFacts:
 
         The keys are topic numbers. Topics without a shared word are left out.
         """
-        said: dict[int, float] = {}
+        ratios: dict[int, float] = {}
         for term in terms:
             for number in self.topics_by_word.get(term, ()):
-                said[number] = said.get(number, 0.0) + self.topics[number][term]
-        return {number: share / whole for number, share in said.items() if (whole := sum(self.topics[number].values()))}
+                ratios[number] = ratios.get(number, 0.0) + self.topics[number][term]
+        return {
+            number: share / whole for number, share in ratios.items() if (whole := sum(self.topics[number].values()))
+        }
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -367,8 +411,8 @@ class _LinkQuery:
         """
         memory, until = asked.memory, asked.memory.created_at + MILLISECOND
         # Exclude the topic, which has its own features. Its words would make a broad topic look related.
-        said = analyse_text(indexed_text(memory, with_topic=False)[:_MAX_COMPARED_CHARS])
-        known = reader.rarity(said.compute_query_terms())
+        analysis = analyse_text(indexed_text(memory, with_topic=False)[:_MAX_COMPARED_CHARS])
+        known = reader.rarity(analysis.compute_query_terms())
         itself = asked.node is not None
         total = reader.count() + 1
         # Invert the BM25 formula to get the number of other memories with each term, plus 0.5.
@@ -391,7 +435,7 @@ class _LinkQuery:
             total=total,
             term_rarity=rare,
             weights={term: rare[term] / found for term, found in known.items()},
-            words=said.compute_query_terms(_rarest_words(said, rare, having)),
+            words=analysis.compute_query_terms(_rarest_words(analysis, rare, having)),
             recent=EngineFilter(types=TEMPORAL_LINK_TYPES, since=memory.created_at - ONE_HOUR, until=until),
             topic=None if memory.topic is None else EngineFilter(topic=memory.topic, until=until),
             decision_filter=decided,
@@ -429,15 +473,16 @@ class _LinkQuery:
 
 def query_terms_to_prefetch(memory: Memory) -> Terms:
     """Return the terms that candidate queries of the memory will use."""
-    said = analyse_text(indexed_text(memory, with_topic=False)[:_MAX_COMPARED_CHARS])
-    return {**said.compute_query_terms(), **extract_topic_terms(memory.topic)}
+    analysis = analyse_text(indexed_text(memory, with_topic=False)[:_MAX_COMPARED_CHARS])
+    return {**analysis.compute_query_terms(), **extract_topic_terms(memory.topic)}
 
 
-def _prefetch_queries(ahead: Prefetch, sought: Sequence[_LinkQuery], spare: int) -> None:
+def _prefetch_queries(
+    ahead: Prefetch, sought: Sequence[_LinkQuery], pieces: Sequence[NDArray[np.float32]], spare: int
+) -> None:
     """Prefetch the candidate queries of memories, assuming that they are the newest ones."""
     asked = [one.asked for one in sought]
     ahead.window(_after_oldest(asked), limit=len(asked) + 1)
-    pieces = _first_vectors(asked)
     if pieces:
         ahead.nearest_many(np.stack(pieces), _MAX_NEAREST + spare)
     ahead.duplicates([duplicate_fingerprint(one.memory) for one in asked])
@@ -529,11 +574,13 @@ class _LinkEvidence:
         own = int(known.facts.topics[np.searchsorted(known.nodes, self.topic[0])]) if len(self.topic) else -1
         same = (topics == own) & (topics >= 0)
         close = np.searchsorted(self.nodes, self.near)
-        standing = _mutual_ranks(known.first[places[close]], self.near, all_cosines[close], nodes, cosines)
+        vectors = known.first[places[close]]
+        pairs = cosine_table(vectors, vectors, known.shared_dimensions)
+        standing = _mutual_ranks(pairs, self.near, all_cosines[close], nodes, cosines)
         likeness = np.zeros(len(nodes))
         if scale is not None:
             mean, spread = scale
-            likeness = (cosines - mean - known.usual[at] + usual.mean_cosine()) / spread
+            likeness = (cosines - mean - known.usual[at] + usual.mean_cosine) / spread
         features = LinkFeatures(
             cosine_spreads=np.clip(likeness, -_MAX_COSINE_SPREADS / 2, _MAX_COSINE_SPREADS),
             standing=standing * len(self.near) / (len(self.near) + _RANK_HALF_WEIGHT_COUNT),
@@ -567,16 +614,16 @@ class _LinkEvidence:
 
         The larger ratio of both directions counts.
         """
-        said = np.zeros(len(nodes))
+        ratios = np.zeros(len(nodes))
         if self.asked.memory.topic is not None:
             words = extract_topic_terms(self.asked.memory.topic)
             rarity = sum(reader.rarity(words).values())
             if rarity > 0:
-                said = np.minimum(reader.word_scores(words, nodes) / rarity, 1.0)
+                ratios = np.minimum(reader.word_scores(words, nodes) / rarity, 1.0)
         for number, share in known.naming(self.term_rarity).items():
             of_topic = topics == number
-            said[of_topic] = np.maximum(said[of_topic], share)
-        return said
+            ratios[of_topic] = np.maximum(ratios[of_topic], share)
+        return ratios
 
 
 def find_nodes(reader: Reader, ids: Collection[str]) -> Nodes:
@@ -621,13 +668,17 @@ def _explicit_chain(reader: Reader, direct: Nodes) -> Nodes:
 
 
 def _mutual_ranks(
-    vectors: NDArray[np.float32],
+    pairs: NDArray[np.float32],
     near: Nodes,
     near_cosines: NDArray[np.float32],
     nodes: Nodes,
     cosines: NDArray[np.float32],
 ) -> Values:
-    """Return the mutual rank of each pair, which is high if few memories are closer to either memory of the pair."""
+    """
+    Return the mutual rank of each pair, which is high if few memories are closer to either memory of the pair.
+
+    *pairs* has the cosines of the nodes *near* to each other, and *near_cosines* their cosines to the new memory.
+    """
     # Neighbours of the new memory approximate the neighbours of each candidate, which saves a search per candidate.
     # Ranks are comparable across embedders. The caller reduces their weight if there are few neighbours.
     standing = np.zeros(len(nodes))
@@ -637,7 +688,7 @@ def _mutual_ranks(
     before = len(near) - np.searchsorted(np.sort(near_cosines), cosines[close] + _COSINE_TOLERANCE, side="right")
     # Each row contains the neighbours of one candidate. `near` is sorted, so its nodes can be looked up by bisection.
     own = np.searchsorted(near, nodes[close])
-    others = vectors[own] @ vectors.T > cosines[close, None] + _COSINE_TOLERANCE
+    others = pairs[own] > cosines[close, None] + _COSINE_TOLERANCE
     others[np.arange(len(own)), own] = False
     ranks: Values = np.log1p(before) + np.log1p(others.sum(axis=1))
     standing[close] = math.log1p(len(near)) - ranks / 2
@@ -663,14 +714,14 @@ def _topic_evidence(standing: Values, times: NDArray[np.int64], topic_count: int
     )
 
 
-def _rarest_words(said: TextAnalysis, rare: Terms, having: Terms) -> list[str]:
+def _rarest_words(analysis: TextAnalysis, rare: Terms, having: Terms) -> list[str]:
     """
     Return the rarest words of a text that other memories contain.
 
     Frequent words are skipped, because they take most of the query time and add little.
     """
     ranked = []
-    for written, word in said.words.items():
+    for written, word in analysis.words.items():
         known = [rare[term] for term, _ in word.asked if having[term] > 1]
         if known:
             ranked.append((max(known), written))

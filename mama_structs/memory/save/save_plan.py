@@ -101,6 +101,8 @@ class PreparedSave:
     link_types: Mapping[str, LinkType] = attrs.field(factory=dict)
     trusts: Mapping[str, Origin] = attrs.field(factory=dict)
     """Trust of each evidence text, by hash."""
+    now: datetime
+    """The time of the save. The memory itself may have an earlier time."""
     outcome_of: str | None = None
     """Id of the decision whose outcome this memory explains."""
     verdicts: Mapping[str, Verdict] = attrs.field(factory=dict)
@@ -169,6 +171,7 @@ async def draft_save(
         ),
         contents={digest: text for text, digest in digests.items()},
         trusts=trusts,
+        now=now,
     )
 
 
@@ -395,7 +398,7 @@ def _save_new(writer: Writer, prepared: Sequence[PreparedSave], linking: Linking
     if not prepared:
         return []
     new = [_build_new_memory(writer, one) for one in prepared]
-    usual = SimilarityBaseline.from_reader(writer, linking.calibration)
+    usual = SimilarityBaseline.from_reader(writer, linking.calibration, linking.shared_dimensions)
     seen: list[SaveWarnings] = []
 
     def links_of(nodes: Nodes) -> list[list[Link]]:
@@ -417,8 +420,8 @@ def _save_new(writer: Writer, prepared: Sequence[PreparedSave], linking: Linking
         seen.extend(apply_verdicts(what, one.verdicts, one.note) for what, one in zip(detected, prepared, strict=True))
         chosen = choose_automatic_links(writer, asked, linking, usual, found=found)
         return [
-            add_conflict_links(one.memory, what, links, one.explicit) if what else links
-            for one, what, links in zip(asked, seen, chosen, strict=True)
+            add_conflict_links(one.memory, what, links, one.explicit, now=save.now) if what else links
+            for one, what, links, save in zip(asked, seen, chosen, prepared, strict=True)
         ]
 
     writer.put_new(new, links_of)
@@ -436,11 +439,8 @@ def find_judge_candidates(reader: Reader, prepared: PreparedSave, linking: Linki
         return []
     explicit = [*request.implements, *(link.to_id for link in request.links)]
     asked = PendingLinks(memory=memory, vectors=prepared.vectors, explicit=explicit)
-    return find_same_subject(
-        reader,
-        asked,
-        find_candidates(reader, [asked], linking, SimilarityBaseline.from_reader(reader, linking.calibration)),
-    )
+    usual = SimilarityBaseline.from_reader(reader, linking.calibration, linking.shared_dimensions)
+    return find_same_subject(reader, asked, find_candidates(reader, [asked], linking, usual))
 
 
 @attrs.define
@@ -657,8 +657,8 @@ def memory_as_of(memory: Memory, moment: datetime) -> Memory:
         return memory
     updated_at = max([memory.created_at, *(one.at for one in history), *(one.until for one in former)])
     if len(former) < len(memory.previous_texts):
-        said = memory.previous_texts[len(former)]
-        memory = with_text(memory, content=said.content, reasoning=said.reasoning)
+        previous = memory.previous_texts[len(former)]
+        memory = with_text(memory, content=previous.content, reasoning=previous.reasoning)
     memory = attrs.evolve(memory, previous_texts=former, updated_at=updated_at)
     return _with_outcome_history(memory, history, updated_at) if history != _outcome_history(memory) else memory
 

@@ -8,6 +8,7 @@ unshared words and values are stronger evidence than shared ones.
 from __future__ import annotations
 
 import enum
+import math
 import re
 from collections.abc import Iterator
 from difflib import SequenceMatcher
@@ -18,6 +19,7 @@ import attrs
 from mama_structs.memory.statements.lexicons import UNSPACED_LANGUAGES
 from mama_structs.memory.statements.parser import (
     MAX_COMPARED_CHARS,
+    PARTICLE_LANGUAGES,
     ParsedStatement,
     ParsedText,
     make_key,
@@ -27,6 +29,8 @@ from mama_structs.memory.types.duplicates import normalize_wording
 
 _DEFAULT_LANGUAGE: Final = "en"
 _LATIN_LANGUAGES: Final = frozenset({"de", "es", "fr"})
+# Relative difference up to which quantities in different units can be one, such as 1024 MB and 1 GB.
+_UNIT_TOLERANCE: Final = 0.05
 _MAX_SLOT_WORDS: Final = 3
 _MAX_SWAPPED_WORDS: Final = 4
 # Minimum number of shared content words, unless at most one word of the older statement is missing.
@@ -186,7 +190,7 @@ class Difference:
     group_differs: bool
     """True if the statements contain different words of a group of mutually exclusive words."""
     other_units: frozenset[str]
-    """Units of which both statements have values, but no common one."""
+    """Units, or dimensions of different units, of which both statements have values, but no common one."""
 
     @classmethod
     def between(cls, new: ParsedStatement, old: ParsedStatement) -> Difference:
@@ -216,11 +220,18 @@ class Difference:
                 (key, other)
                 for key in left
                 for other in left_of_old
-                if key in groups and groups[key] == groups.get(other)
+                if key in groups
+                and groups[key] == groups.get(other)
+                # Other units are compared with their numbers.
+                and not (key in new.unit_keys and other in old.unit_keys)
             }
             if pairs:
                 group_differs = True
                 left, left_of_old = left - {key for key, _ in pairs}, left_of_old - {key for _, key in pairs}
+        if new.measures and old.measures:
+            # A unit is part of a value, so another unit of the same dimension is no other word.
+            left = _without_units(left, new, old)
+            left_of_old = _without_units(left_of_old, old, new)
         negations = sum(
             all(pair not in flipped for pair, _ in polarities) for one in (new, old) for polarities in one.negations
         )
@@ -231,10 +242,35 @@ class Difference:
             flips=flips,
             is_opposed=(negations + flips) % 2 == 1,
             group_differs=group_differs,
-            other_units=frozenset(
-                unit for unit in new.values.keys() & old.values.keys() if new.values[unit].isdisjoint(old.values[unit])
-            ),
+            other_units=_find_other_units(new, old),
         )
+
+
+def _without_units(left: frozenset[str], own: ParsedStatement, other: ParsedStatement) -> frozenset[str]:
+    """Return the keys without units of measurement for which the *other* statement has another unit."""
+    dimensions = {*other.measures, *other.unit_keys.values()}
+    return frozenset(key for key in left if own.unit_keys.get(key) not in dimensions)
+
+
+def _find_other_units(new: ParsedStatement, old: ParsedStatement) -> frozenset[str]:
+    units = {unit for unit in new.values.keys() & old.values.keys() if new.values[unit].isdisjoint(old.values[unit])}
+    for dimension in new.measures.keys() & old.measures.keys():
+        (names, values), (names_of_old, values_of_old) = (
+            tuple(map(set, zip(*one.measures[dimension], strict=True))) for one in (new, old)
+        )
+        if names.isdisjoint(names_of_old) and not any(
+            _are_almost_equal(one, other) for one in values for other in values_of_old
+        ):
+            units.add(dimension)
+    return frozenset(units)
+
+
+def _are_almost_equal(one: str, other: str) -> bool:
+    """Return True for two converted quantities that can be one, such as 30 days and 1 month."""
+    try:
+        return math.isclose(float(one), float(other), rel_tol=_UNIT_TOLERANCE)
+    except ValueError:
+        return one == other
 
 
 def _keys_of(pairs: frozenset[int], statement: ParsedStatement) -> frozenset[str]:
@@ -311,7 +347,10 @@ def _has_other_value(new: ParsedStatement, old: ParsedStatement, found: Differen
     if _have_other_subjects(new, old):
         return False
     # Without a known verb, the value may belong to the subject.
-    if (new.verb_at < 0 or old.verb_at < 0) if new.lexicon.language != "ko" else not (new.subject and old.subject):
+    if new.lexicon.language in PARTICLE_LANGUAGES:
+        if not new.subject or not old.subject:
+            return False
+    elif new.verb_at < 0 or old.verb_at < 0:
         return False
     units = found.other_units
     is_count = new.verb in new.lexicon.counting and all(units)
@@ -358,8 +397,9 @@ def _differ_in_value_slot(new: ParsedStatement, old: ParsedStatement, found: Dif
         return are_names or "for" not in new.forms
     if not new.subject or new.subject != old.subject:
         return False
-    if new.lexicon.language == "ko":
-        return _differ_in_korean_slot(new, old, found)
+    if new.lexicon.language in PARTICLE_LANGUAGES:
+        differ = _differ_in_korean_slot if new.lexicon.language == "ko" else _differ_in_japanese_slot
+        return differ(new, old, found)
     starts = [min(one.key_at[key] for key in left) for one, left in ((new, found.left), (old, found.left_of_old))]
     if not _have_same_single_valued_verb(new, old) or starts[0] < new.verb_at or starts[1] < old.verb_at:
         return False
@@ -388,6 +428,18 @@ def _differ_in_korean_slot(new: ParsedStatement, old: ParsedStatement, found: Di
     if all(one.forms[-1].endswith(_KOREAN_COPULAS) for one in (new, old)):
         return True
     return new.forms[-1] == old.forms[-1] and new.forms[-1].startswith(tuple(new.lexicon.single_valued))
+
+
+def _differ_in_japanese_slot(new: ParsedStatement, old: ParsedStatement, found: Difference) -> bool:
+    """Return True for "X is NAME" and "X is at PLACE" with another name or place."""
+    lexicon, end = new.lexicon, new.forms[-1]
+    if end != old.forms[-1]:
+        return False
+    if end in lexicon.copulas:
+        return found.left <= new.names and found.left_of_old <= old.names
+    roles = {one.roles.get(key) for one, left in ((new, found.left), (old, found.left_of_old)) for key in left}
+    is_located = new.verb == old.verb and new.verb in lexicon.single_valued
+    return roles == {"to"} and (is_located or end.removeprefix("に").startswith(tuple(lexicon.single_valued)))
 
 
 def has_swapped_roles(new: ParsedStatement, old: ParsedStatement) -> bool:
@@ -464,6 +516,7 @@ class TextFeatures:
     both_have_left: bool
     frame: float  # ratio of the words that belong to a common sentence template, 0 to 1
     has_slot_substitution: bool  # the texts have different words in a slot of the template, so their subjects differ
+    differs_in_one_slot: bool  # all words are equal, in the same order, except for some content words in one place
 
     numbers_differ: bool
     values_differ: bool  # for one unit, both texts have values but no value in common
@@ -502,6 +555,7 @@ class TextFeatures:
             both_have_left=bool(found.left and found.left_of_old),
             frame=frame,
             has_slot_substitution=has_slot_substitution,
+            differs_in_one_slot=_differ_in_one_slot(new, old, found),
             numbers_differ=_both_have_unshared(new.numbers, old.numbers),
             values_differ=bool(found.other_units),
             entities_differ=other_entities,
@@ -558,6 +612,7 @@ class TextFeatures:
         """True if the texts differ in a way that reworded duplicates do not."""
         return (
             self.numbers_differ
+            or self.values_differ
             or self.labels_differ
             or self.has_antonyms
             or self.adds
@@ -565,12 +620,21 @@ class TextFeatures:
             or self.has_change
             or (self.share >= _MIN_OPPOSED_SHARE and (self.is_opposed or self.quantifiers_differ))
             or (self.has_slot_substitution and self.frame >= _MIN_SAME_TEMPLATE_RATIO)
+            or self.differs_in_one_slot
         )
 
 
 def _both_have_unshared(first: frozenset[str], second: frozenset[str]) -> bool:
     """Return True if each set has an element that the other lacks."""
     return bool(first - second and second - first)
+
+
+def _differ_in_one_slot(new: ParsedStatement, old: ParsedStatement, found: Difference) -> bool:
+    """Return True if only a slot of at most `_MAX_SLOT_WORDS` words with content differs in the texts."""
+    if not found.left or not found.left_of_old or len(new.forms) != len(old.forms):
+        return False
+    places = [at for at, (one, other) in enumerate(zip(new.forms, old.forms, strict=True)) if one != other]
+    return 0 < len(places) == places[-1] - places[0] + 1 <= _MAX_SLOT_WORDS
 
 
 def _compare_templates(new: ParsedStatement, old: ParsedStatement, found: Difference) -> tuple[float, bool]:

@@ -26,6 +26,37 @@ _NEVER_PATTERN: Final = re.compile(r"(?!)")
 Polarity = tuple[int, int]
 """An antonym pair and the side of the pair, 0 or 1."""
 
+_MAX_UNIT_CHARS: Final = 8
+_MONEY: Final = "money"
+
+
+@attrs.frozen
+class Unit:
+    """
+    A unit of measurement or a currency.
+
+    Args:
+        name: Name that is the same in all languages.
+        dimension: The measured quantity, such as "duration" or "money".
+        factor: The unit in the base unit of its dimension, or None if units of the dimension cannot be converted.
+
+    """
+
+    name: str
+    dimension: str
+    factor: float | None
+
+    @property
+    def precedes_number(self) -> bool:
+        """True if the unit can precede its number, as in "$5"."""
+        return self.dimension == _MONEY
+
+    def convert(self, number: str) -> str:
+        """Return a number in the base unit. A number that cannot be converted is returned with the unit's name."""
+        if self.factor is None or number.count(".") > 1 or not number.replace(".", "").isdigit():
+            return f"{number} {self.name}"
+        return f"{float(number) * self.factor:.6g}"
+
 
 @attrs.frozen(eq=False, repr=False)
 class Lexicon:
@@ -51,6 +82,7 @@ class Lexicon:
         groups: Group of mutually exclusive words that each stem belongs to.
         numbers: Value of each number word.
         calendar: Unit and value of each weekday and month.
+        units: Unit of measurement of each form.
         phrase_pattern: Finds phrases that one word replaces, or that are no negation although they contain one.
         phrase_replacements: Replacement of a phrase, by the name of its group in the pattern.
         negation_pattern: Finds negations that are parts of words.
@@ -80,6 +112,7 @@ class Lexicon:
     groups: Mapping[str, int]
     numbers: Mapping[str, str]
     calendar: Mapping[str, tuple[str, str]]
+    units: Mapping[str, Unit]
     phrase_pattern: re.Pattern[str]
     phrase_replacements: Mapping[str, str]
     negation_pattern: re.Pattern[str]
@@ -92,6 +125,18 @@ class Lexicon:
     def replace_phrases(self, text: str) -> str:
         """Return a text with one word for each known phrase."""
         return self.phrase_pattern.sub(lambda found: self.phrase_replacements[found.lastgroup or ""], text)
+
+    def find_unit(self, text: str) -> tuple[Unit | None, str]:
+        """
+        Return the unit that a word in lower case denotes, and the rest of the word.
+
+        Only languages that write no space after the unit have a rest.
+        """
+        has_rest = self.language in UNSPACED_LANGUAGES or self.language == "ko"
+        for size in range(min(len(text), _MAX_UNIT_CHARS), 0, -1) if has_rest else (len(text),):
+            if text[:size] in self.units:
+                return self.units[text[:size]], text[size:]
+        return None, ""
 
 
 @functools.cache
@@ -116,7 +161,9 @@ def load_lexicon(language: str) -> Lexicon | None:
         for form in forms.split()
     }
     phrases = lists["phrases"] | dict.fromkeys(set(lists["affirmations"]) - lists["phrases"].keys(), "")
-    known = [*lists["function"].split(), *polarities, *quantifiers, *calendar]
+    verbs = " ".join(lists[name] for name in ("single_valued", "multi_valued", "verbs")).split()
+    known = [*lists["function"].split(), *polarities, *quantifiers, *calendar, *lists.get("words", "").split()]
+    known += [verb for verb in verbs if len(verb) > 1]
     return Lexicon(
         language=language,
         function=frozenset(lists["function"].split()),
@@ -136,6 +183,7 @@ def load_lexicon(language: str) -> Lexicon | None:
         groups={stem(word): number for number, words in enumerate(lists["groups"]) for word in words.split()},
         numbers=_number_words(lists),
         calendar=calendar,
+        units=_load_units(lists["units"]),
         phrase_pattern=_compile((f"(?P<p{number}>{one})" for number, one in enumerate(phrases)), spaced=spaced),
         phrase_replacements={f"p{number}": f" {word} " for number, word in enumerate(phrases.values())},
         negation_pattern=_compile(lists.get("negation_patterns", ()), spaced=False),
@@ -149,6 +197,17 @@ def load_lexicon(language: str) -> Lexicon | None:
 
 def _stems(words: str, stem: Callable[[str], str]) -> frozenset[str]:
     return frozenset(map(stem, words.split()))
+
+
+def _load_units(forms: Mapping[str, str]) -> dict[str, Unit]:
+    """Return the unit of each symbol, and of each of the *forms* by the unit's name."""
+    dimensions = json.loads((_DATA_PATH / "units.json").read_text(encoding="utf-8"))
+    return {
+        form: Unit(name, dimension, factor)
+        for dimension, units in dimensions.items()
+        for name, (factor, symbols) in units.items()
+        for form in f"{symbols} {forms.get(name, '')}".split()
+    }
 
 
 def _number_words(lists: Mapping[str, Any]) -> dict[str, str]:
@@ -169,7 +228,11 @@ def _compile(alternatives: Iterable[str], *, spaced: bool) -> re.Pattern[str]:
 def _segment_pattern(words: Iterable[str]) -> re.Pattern[str]:
     """Return a pattern that splits text without spaces: long known words, numbers, short known words, script runs."""
     ordered = sorted(set(words), key=len, reverse=True)
-    long, short = ([re.escape(word) for word in ordered if (len(word) > 1) is is_long] for is_long in (True, False))
+    # A katakana word is complete, so a known word must not be a part of it.
+    long = [
+        rf"{word}(?![ァ-ヺー])" if "ァ" <= word[-1] <= "ヺ" else re.escape(word) for word in ordered if len(word) > 1
+    ]
+    short = [re.escape(word) for word in ordered if len(word) == 1]
     runs = (r"\d[\d.,:]*", "[零〇一二三四五六七八九十百千两]+")
     scripts = ("[a-zA-Z][a-zA-Z0-9_.-]*", "[\u30a1-\u30fa\u30fc]+", "[\u3041-\u309f]+", "[\u4e00-\u9fff]")
     return re.compile("|".join([*long, *runs, *short, *scripts]))

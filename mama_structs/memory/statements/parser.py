@@ -11,7 +11,7 @@ import attrs
 
 from mama_structs.memory.statements.lexicons import UNSPACED_LANGUAGES, Lexicon, Polarity, load_lexicon
 from mama_structs.memory.types.duplicates import normalize_wording
-from mama_structs.memory.types.languages import detect_language
+from mama_structs.memory.types.languages import detect_language, may_be_unlisted
 from mama_structs.memory.types.text_analysis import normalize
 
 MAX_COMPARED_CHARS: Final = 2_000
@@ -25,23 +25,31 @@ _MAX_DENIED_WORDS_BEFORE: Final = 3
 _KEY_CHARS: Final = 7
 _HANGUL_KEY_CHARS: Final = 2
 _KOREAN_VERB_ENDINGS: Final = frozenset("다지는")
+PARTICLE_LANGUAGES: Final = frozenset({"ja", "ko"})
+"""Languages in which a particle marks the subject, and the verb comes last."""
 _FIRST_SYLLABLE: Final = 0xAC00
 # Syllables in order of code points differ in the final consonant first.
 _FINAL_CONSONANTS: Final = 28
 
-_TOKEN_PATTERN: Final = re.compile(r"\d[\d.,:]*(?:-\d+)*(?:[%€$]|[^\W\d_]+)?|[^\W\d_](?:[\w'-]|\.(?=\w))*|[%€$]")
-_NUMBER_PATTERN: Final = re.compile(r"(\d[\d,.:]*(?:-\d+)*)(.*)")
+_TOKEN_PATTERN: Final = re.compile(
+    r"(?:(?<![\w-])-)?\d[\d.,:]*(?:-\d+)*(?:[%$£¥₩€₽]|[^\W\d_]+)?|[^\W\d_](?:[\w'-]|\.(?=\w))*|[%$£¥₩€₽]"
+)
+_NUMBER_PATTERN: Final = re.compile(r"(-?\d[\d,.:]*(?:-\d+)*)(.*)")
 _ENTITY_ID_PATTERN: Final = re.compile(r"\d+-\d+(?!-?\d)")
 _SENTENCE_PATTERN: Final = re.compile(r"(?<=[.!?;])\s+|[\u3002\uff01\uff1f\uff1b\n]+")
 _HANGUL_PATTERN: Final = re.compile(r"[가-힣]")
 _CASED_NAME_PATTERN: Final = re.compile(r"[^\W\d_]*[^\W\d_A-Z][A-Z]|[A-Z]{2}|\w*_|\w*\d")
 _QUOTES: Final = str.maketrans({"\u2019": "'", "\u2018": "'", "`": "'", "\u2212": "-", "\u2013": "-", "\u2014": "-"})
 _UNSPACED_NUMBERS: Final = frozenset("零〇一二三四五六七八九十百千两")
-# The words before a colon are the subject.
-_HEADING_PATTERN: Final = re.compile(r"\s*([^.:;,!?]{1,60}):\s")
+# The words before a colon are the subject. Before a dash, more than two words or a number can be a whole statement.
+_HEADING_PATTERN: Final = re.compile(r"\s*(?:([^.:;,!?\n]{1,60}?):|([^\W\d]\S*(?:\s[^\W\d]\S*)?)\s-)\s")
+_DECIMAL_COMMA_LANGUAGES: Final = frozenset({"de", "fr", "es", "ru"})
+_DECIMAL_COMMA_PATTERN: Final = re.compile(r"-?\d+(?:\.\d{3})*,\d+|-?\d{1,3}(?:\.\d{3})+")
+_THOUSANDS_PATTERN: Final = re.compile(r",(?=\d{3}(?!\d))")
 # A word or number in front of a Korean particle.
 _FOREIGN_PATTERN: Final = re.compile(r"[a-z][\x21-\x7e]*(?=[가-힣])")
-_HONORIFICS: Final = re.compile(r"(?<=[一-鿿ァ-ヺ])(?:さん|様|君|ちゃん|氏)")
+_HONORIFICS: Final = re.compile(r"(?<=[一-鿿ァ-ヺー])(?:さん|様|君|ちゃん|氏)")
+_PERSON_PATTERN: Final = re.compile(rf"([一-鿿]+|[ァ-ヺー]+){_HONORIFICS.pattern}")
 
 _KOREAN_ROLES: Final = (
     ("에게서", "from"), ("에서는", "from"), ("에서", "from"), ("부터", "from"), ("으로", "to"), ("에게", "to"),
@@ -73,7 +81,11 @@ class ParsedStatement:
     verb: str
     """Stem of this verb; for a form of "to be", the empty string."""
     values: Mapping[str, frozenset[str]]
-    """Numbers, dates, weekdays and months, grouped by unit."""
+    """Numbers, dates, weekdays and months, grouped by unit. The name of a unit of measurement starts with "#"."""
+    measures: Mapping[str, frozenset[tuple[str, str]]]
+    """Unit and value in the base unit of each measurement, by dimension."""
+    unit_keys: Mapping[str, str]
+    """Dimension of each key that is the unit of a number."""
     labels: frozenset[str]
     """Entity ids, names with digits, single letters, and numbers that name a thing."""
     names: frozenset[str]
@@ -136,7 +148,8 @@ def parse_text(text: str, language: str | None = None) -> ParsedText:
 
 @functools.lru_cache(_MAX_CACHED_TEXTS)
 def _parse(text: str, language: str | None) -> ParsedText:
-    language = detect_language(text) if language is None else language
+    if language is None:
+        language = "" if may_be_unlisted(text) else detect_language(text)
     lexicon = load_lexicon(language)
     normal = normalize_wording(text)
     if lexicon is None:
@@ -155,6 +168,14 @@ class _Word:
     form: str
     written: str
     role: str = ""
+    is_person: bool = False
+
+
+def _normalize_number(text: str, language: str) -> str:
+    """Return a number without separators of thousands, and with a decimal point."""
+    if language not in _DECIMAL_COMMA_LANGUAGES:
+        return _THOUSANDS_PATTERN.sub("", text)
+    return text.replace(".", "").replace(",", ".") if _DECIMAL_COMMA_PATTERN.fullmatch(text) else text
 
 
 def _parse_statement(text: str, lexicon: Lexicon) -> ParsedStatement:
@@ -164,7 +185,7 @@ def _parse_statement(text: str, lexicon: Lexicon) -> ParsedStatement:
     builder = _Builder(lexicon)
     heading = _HEADING_PATTERN.match(text)
     if heading is not None:
-        builder.verb_at = len(_split_words(heading[1], lexicon)[0])
+        builder.verb_at = len(_split_words(heading[1] or heading[2], lexicon)[0])
     for position, word in enumerate(words):
         builder.add(words, position, word)
     builder.find_names(words)
@@ -178,6 +199,8 @@ def _parse_statement(text: str, lexicon: Lexicon) -> ParsedStatement:
         verb_at=builder.verb_at,
         verb=builder.verb,
         values={unit: frozenset(some) for unit, some in builder.values.items()},
+        measures={dimension: frozenset(some) for dimension, some in builder.measures.items()},
+        unit_keys=builder.unit_keys,
         labels=frozenset(builder.labels),
         names=frozenset(builder.names),
         negations=(*negations, *builder.negations),
@@ -196,10 +219,14 @@ def _split_words(text: str, lexicon: Lexicon) -> tuple[list[_Word], list[tuple[P
     """Return the words of a sentence, and the negations that are parts of words."""
     language = lexicon.language
     if language in UNSPACED_LANGUAGES:
+        people = frozenset(_PERSON_PATTERN.findall(text))
         text = _HONORIFICS.sub("", text)
         negations = [_polarities_of(found, lexicon) for found in lexicon.negation_pattern.findall(text)]
         # Removing the negation makes the rest equal to the affirmative sentence.
-        return _split_unspaced(lexicon.negation_pattern.sub("", text), lexicon), negations
+        words = _split_unspaced(lexicon.negation_pattern.sub("", text), lexicon)
+        for word in words:
+            word.is_person = word.written in people
+        return words, negations
     negations = [_polarities_of(found, lexicon) for found in lexicon.negation_pattern.findall(text)]
     words = []
     for written in _TOKEN_PATTERN.findall(text):
@@ -265,6 +292,8 @@ class _Builder:
         self.stems: list[str] = []
         self.key_at: dict[str, int] = {}
         self.values: dict[str, set[str]] = {}
+        self.measures: dict[str, set[tuple[str, str]]] = {}
+        self.unit_keys: dict[str, str] = {}
         self.value_positions: list[tuple[int, str]] = []
         self.labels: set[str] = set()
         self.names: set[str] = set()
@@ -338,10 +367,32 @@ class _Builder:
         found = _NUMBER_PATTERN.fullmatch(text)
         if found is None:
             return False
-        number = found[1].replace(",", "").rstrip(".:-") or found[1]
-        unit = found[2] if found[2] and found[2] != "." else self._unit_after(words, position)
+        number = _normalize_number(found[1].rstrip(",.:-") or found[1], lexicon.language)
+        suffix = found[2].lstrip(".")
+        if self._add_measure(words, position, number, suffix):
+            return True
+        unit = suffix or self._unit_after(words, position)
         # Reduce a Korean counter to its first syllable, because the rest is a grammatical particle.
         self._put_value(unit[:1] if _HANGUL_PATTERN.match(unit) else unit, number, position)
+        return True
+
+    def _add_measure(self, words: Sequence[_Word], position: int, number: str, suffix: str) -> bool:
+        """Record a number with a unit of measurement. Return False for another number."""
+        lexicon = self.lexicon
+        after = words[position + 1].form if position + 1 < len(words) else ""
+        before = words[position - 1].form if position else ""
+        if not suffix and any(lexicon.calendar.get(word, ("",))[0] == "month" for word in (after, before)):
+            return False
+        unit, rest = lexicon.find_unit(suffix or after)
+        unit_word = "" if suffix else after
+        if unit is None and (symbol := lexicon.units.get(before)) is not None and symbol.precedes_number:
+            unit, unit_word = symbol, before
+        if unit is None:
+            return False
+        if unit_word:
+            self.unit_keys[make_key(lexicon.stem(unit_word))] = f"{unit.dimension}{rest}"
+        self._put_value(f"#{unit.name}", number, position)
+        self.measures.setdefault(unit.dimension, set()).add((unit.name, unit.convert(number)))
         return True
 
     def _unit_after(self, words: Sequence[_Word], position: int) -> str:
@@ -371,7 +422,11 @@ class _Builder:
         """Find proper names: capitalized words inside of a sentence, and words like ``fooBar`` or ``FOO``."""
         for key, position in self.key_at.items():
             written = words[position].written
-            if _CASED_NAME_PATTERN.match(written) or (position and written[:1].isupper() and not written[:1].isdigit()):
+            if (
+                words[position].is_person
+                or _CASED_NAME_PATTERN.match(written)
+                or (position and written[:1].isupper() and not written[:1].isdigit())
+            ):
                 self.names.add(key)
 
     def find_denied(self, words: Sequence[_Word]) -> frozenset[str]:
@@ -385,9 +440,9 @@ class _Builder:
         return frozenset(key for key, at in self.key_at.items() if at in denied)
 
     def find_subject(self, words: Sequence[_Word]) -> frozenset[str]:
-        """Return the keys and values before the verb; in Korean, up to the subject's particle."""
+        """Return the keys and values before the verb; in Japanese and Korean, up to the subject's particle."""
         end = self.verb_at
-        if self.lexicon.language == "ko":
+        if self.lexicon.language in PARTICLE_LANGUAGES:
             end = next((at + 1 for at, word in enumerate(words) if word.role == "agent"), max(end, 0))
         if end <= 0:
             return frozenset()

@@ -11,6 +11,9 @@ from typing import Final
 LANGUAGES: Final = ("en", "ko", "de", "es", "fr", "ja", "zh", "ru")
 """The languages that `detect_language` returns. Any other language is an empty string."""
 
+_DEFAULT_LANGUAGE: Final = "en"
+_LATIN_LANGUAGES: Final = frozenset({"en", "de", "es", "fr"})
+
 MAX_SAMPLE_CHARS: Final = 400
 """Number of characters at the start of a text that decide about its language."""
 
@@ -21,7 +24,7 @@ _MIN_KANA_RATIO: Final = 0.2  # Chinese texts quote single kana. Japanese senten
 _LETTER_WEIGHT: Final = 0.5  # A letter is weaker evidence than a function word, because names keep their accents.
 _MIN_SHARED_WEIGHT: Final = 0.5  # Minimum part of the weight of an item that several languages have in common.
 _MIN_EVIDENCE: Final = 0.5  # Minimum lead over English, which is the default.
-_MIN_EVIDENCE_PER_WORD: Final = 0.08  # The same in a long text. Some names in program code are foreign words.
+_MIN_EVIDENCE_PER_WORD: Final = 0.08  # Minimum lead in a long text. Some names in program code are foreign words.
 
 _HANGUL: Final = "\u1100-\u11ff\u3131-\u318e\uac00-\ud7a3"
 _KANA: Final = "\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\uff66-\uff9d"
@@ -79,10 +82,37 @@ def detect_language(text: str) -> str:
     return language
 
 
+def may_be_unlisted(text: str) -> bool:
+    """
+    Return True if a text may be in a language that is not in `LANGUAGES`, even if `detect_language` returns a language.
+
+    In a short text, the function words of such a language are too few to decide, so English is the default.
+    """
+    sample = text[:MAX_SAMPLE_CHARS]
+    language = detect_language(text)
+    if language not in _LATIN_LANGUAGES:
+        return not language
+    scores, _ = _score_latin(sample)
+    unlisted = max((score for name, score in scores.items() if name not in LANGUAGES), default=0.0)
+    if language == _DEFAULT_LANGUAGE:
+        listed = max(score for name, score in scores.items() if name in LANGUAGES)
+        return unlisted > scores[language] and unlisted >= listed
+    return unlisted >= scores[language]
+
+
 def _detect_latin(sample: str) -> tuple[str, bool]:
     """Return the language of a text in Latin script, and True if the text has evidence for any language."""
+    scores, count = _score_latin(sample)
+    best = max(scores, key=scores.__getitem__)
+    if scores[best] < scores["en"] + max(_MIN_EVIDENCE, _MIN_EVIDENCE_PER_WORD * count):
+        best = "en"
+    return best if best in LANGUAGES else "", scores[best] >= _MIN_EVIDENCE
+
+
+def _score_latin(sample: str) -> tuple[dict[str, float], int]:
+    """Return the weight of the evidence for each language, and the number of words."""
     words, letters = _load_evidence()
-    scores = {"en": 0.0}
+    scores = {_DEFAULT_LANGUAGE: 0.0}
     sample = sample.replace("\u2019", "'")
     # Ignore capitalised words except the first, because articles in names such as "Los Angeles" are no evidence.
     sample = sample.lower() if sample.isupper() else sample[:1].lower() + sample[1:]
@@ -94,10 +124,7 @@ def _detect_latin(sample: str) -> tuple[str, bool]:
         for letter in set(sample.lower()):
             for language, weight in letters.get(letter, ()):
                 scores[language] = scores.get(language, 0) + weight
-    best = max(scores, key=scores.__getitem__)
-    if scores[best] < scores["en"] + max(_MIN_EVIDENCE, _MIN_EVIDENCE_PER_WORD * len(found)):
-        best = "en"
-    return best if best in LANGUAGES else "", scores[best] >= _MIN_EVIDENCE
+    return scores, len(found)
 
 
 @functools.cache

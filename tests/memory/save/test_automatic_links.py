@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from memory_helpers import plain_link, plain_memory
 
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
+from mama_structs.memory.embedding.protocol import cosine_table
 from mama_structs.memory.save.automatic_links import (
     BIAS,
     WEIGHTS,
@@ -44,9 +45,13 @@ def links_of(reader, memory, *, policy=None, explicit=(), vectors=None):
     """Return the automatic links that saving a memory would create."""
     vectors = vectors_of(memory) if vectors is None else vectors
     asked = PendingLinks(memory=memory, vectors=vectors, explicit=explicit, node=reader.find(memory.id))
-    linking = LinkingContext(policy=policy or LinkingPolicy.default(), calibration=EMBEDDER.calibration)
+    linking = LinkingContext(
+        policy=policy or LinkingPolicy.default(),
+        calibration=EMBEDDER.calibration,
+        shared_dimensions=EMBEDDER.dimensions,
+    )
     (made,) = choose_automatic_links(
-        reader, [asked], linking, SimilarityBaseline.from_reader(reader, EMBEDDER.calibration)
+        reader, [asked], linking, SimilarityBaseline.from_reader(reader, EMBEDDER.calibration, EMBEDDER.dimensions)
     )
     return [attrs.evolve(link, id=f"{memory.id}/{number}") for number, link in enumerate(made)]
 
@@ -193,7 +198,9 @@ def test_shared_mention_raises_probability():
 
 def words_shared(reader, memory, target):
     """Return the word feature of a link candidate, or 0 if the memory is no candidate."""
-    found = collect_link_candidates(reader, memory, vectors_of(memory), calibration=EMBEDDER.calibration)
+    found = collect_link_candidates(
+        reader, memory, vectors_of(memory), calibration=EMBEDDER.calibration, shared_dimensions=EMBEDDER.dimensions
+    )
     ids = reader.ids(found.nodes)
     return float(found.features.words[ids.index(target)]) if target in ids else 0.0
 
@@ -289,7 +296,9 @@ def test_topic_evidence_is_high_for_rare_topic_with_similar_memories():
             policy=LinkingPolicy.off(),
         )
         new = plain_memory("new", text, topic="raid", at=41 * 86400)
-        found = collect_link_candidates(reader, new, vectors_of(new), calibration=EMBEDDER.calibration)
+        found = collect_link_candidates(
+            reader, new, vectors_of(new), calibration=EMBEDDER.calibration, shared_dimensions=EMBEDDER.dimensions
+        )
         return found.features.topic[reader.ids(found.nodes).index("m0")]
 
     likely = told(rare, text)
@@ -400,7 +409,7 @@ def test_nearness_decreases_within_the_hour():
         )
         new = plain_memory("new", "c", at=start + timedelta(minutes=minutes))
         return collect_link_candidates(
-            reader, new, vectors_of(new), calibration=EMBEDDER.calibration
+            reader, new, vectors_of(new), calibration=EMBEDDER.calibration, shared_dimensions=EMBEDDER.dimensions
         ).features.nearness[-2:]
 
     assert pytest.approx([0.1, 0.2]) == near(10, older=0)
@@ -429,7 +438,9 @@ def test_small_store_links_no_unrelated_memories(texts, minutes, topic, cosine):
         memory = plain_memory(f"m{at}", text, topic=topic, at=at * minutes * MINUTE)
         vector = np.eye(4, dtype=np.float32)[at : at + 1] * np.sqrt(1 - abs(cosine))
         vector[:, 3] = np.sqrt(abs(cosine)) * (-1 if cosine < 0 and at else 1)
-        found = collect_link_candidates(reader, memory, vector, calibration=EMBEDDER.calibration)
+        found = collect_link_candidates(
+            reader, memory, vector, calibration=EMBEDDER.calibration, shared_dimensions=EMBEDDER.dimensions
+        )
         reader.put(memory, vectors=vector)
 
         assert 0.3 > max(same_subject_probabilities(found.features), default=0.0)
@@ -461,10 +472,36 @@ def test_likeness_is_relative_to_cosines_of_store():
         new = np.zeros((1, 64), np.float32)
         # The new vector is similar to the first vector, and shares component 63 with all vectors.
         new[0, 0], new[0, 50], new[0, 63] = np.sqrt(0.5), np.sqrt(0.5 - usual / 2), np.sqrt(usual / 2)
-        found = collect_link_candidates(reader, plain_memory("new", "n", at=99), new, calibration=EMBEDDER.calibration)
+        found = collect_link_candidates(
+            reader,
+            plain_memory("new", "n", at=99),
+            new,
+            calibration=EMBEDDER.calibration,
+            shared_dimensions=EMBEDDER.dimensions,
+        )
         return found.cosines[0], found.features.cosine_spreads[0] - np.median(found.features.cosine_spreads)
 
     apart, alike = likeness(0.0), likeness(0.5)
 
     assert alike[0] > apart[0]
     assert alike[1] < apart[1]
+
+
+@given(rests=st.lists(st.booleans(), min_size=2, max_size=6))
+def test_cosines_of_vectors_with_and_without_rest_use_shared_dimensions(rests):
+    """The candidates' cosines and the baseline of the store compare such vectors by the shared dimensions."""
+    vectors = np.random.default_rng(len(rests)).normal(size=(len(rests), 6)).astype(np.float32)
+    vectors[:, 4:] *= np.array(rests)[:, np.newaxis]
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    reader = PlainReader()
+    for number, vector in enumerate(vectors):
+        reader.put(plain_memory(f"m{number}", f"word{number}", at=60 * number), vectors=vector[np.newaxis])
+    table = cosine_table(vectors, vectors, 4)
+    usual = SimilarityBaseline.from_reader(reader, EMBEDDER.calibration, 4)
+
+    assert usual.sum_cosines(vectors) == pytest.approx(table.sum(axis=1), abs=1e-5)
+    pairs = table[~np.eye(len(rests), dtype=bool)]
+    assert usual.mean_cosine == pytest.approx(float(usual.mean(pairs.mean())), abs=1e-5)
+    new = plain_memory("new", "word", at=60 * len(rests))
+    found = collect_link_candidates(reader, new, vectors[:1], calibration=EMBEDDER.calibration, shared_dimensions=4)
+    assert found.cosines == pytest.approx(table[0], abs=1e-5)

@@ -29,8 +29,8 @@ def vectors_of(memory):
 def saved_together(reader, memories, policy, explicit=()):
     """Save memories as one batch, and return the automatic links of each."""
     usual, linking = (
-        SimilarityBaseline.from_reader(reader, EMBEDDER.calibration),
-        LinkingContext(policy=policy, calibration=EMBEDDER.calibration),
+        SimilarityBaseline.from_reader(reader, EMBEDDER.calibration, EMBEDDER.dimensions),
+        LinkingContext(policy=policy, calibration=EMBEDDER.calibration, shared_dimensions=EMBEDDER.dimensions),
     )
     made = []
 
@@ -137,8 +137,10 @@ def test_explicit_links_within_batch_extend_chain():
         )
         for memory in two
     ]
-    linking = LinkingContext(policy=LinkingPolicy.default(), calibration=EMBEDDER.calibration)
-    usual, made = SimilarityBaseline.from_reader(reader, EMBEDDER.calibration), []
+    linking = LinkingContext(
+        policy=LinkingPolicy.default(), calibration=EMBEDDER.calibration, shared_dimensions=EMBEDDER.dimensions
+    )
+    usual, made = SimilarityBaseline.from_reader(reader, EMBEDDER.calibration, EMBEDDER.dimensions), []
 
     def links_of(nodes):
         asked = [

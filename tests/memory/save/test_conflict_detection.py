@@ -13,7 +13,7 @@ from mama_structs import admin
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.save.automatic_links import LinkingContext, find_candidates
-from mama_structs.memory.save.conflict_detection import detect_conflicts
+from mama_structs.memory.save.conflict_detection import classify_pair, detect_conflicts
 from mama_structs.memory.save.link_candidates import PendingLinks, SimilarityBaseline
 from mama_structs.memory.types.duplicates import duplicate_fingerprint, is_duplicate
 from mama_structs.memory.types.model import MemoryType
@@ -328,10 +328,12 @@ def test_conflict_detection_needs_three_reads_for_any_number_of_saves(together):
     for number in range(40):
         memory = plain_memory(f"m{number}", f"Cannon {number} guards the mine.", topic="guard", at=number)
         reader.put(memory, vectors=SMALL.embed([memory.content]))
-    linking = LinkingContext(policy=LinkingPolicy(), calibration=SMALL.calibration)
+    linking = LinkingContext(policy=LinkingPolicy(), calibration=SMALL.calibration, shared_dimensions=SMALL.dimensions)
     new = [plain_memory(f"n{one}", f"Cannon {one} guards no mine.", topic="guard", at=99) for one in range(together)]
     asked = [PendingLinks(memory=one, vectors=SMALL.embed([one.content])) for one in new]
-    found = find_candidates(reader, asked, linking, SimilarityBaseline.from_reader(reader, linking.calibration))
+    found = find_candidates(
+        reader, asked, linking, SimilarityBaseline.from_reader(reader, linking.calibration, linking.shared_dimensions)
+    )
     counting = Counting(reader)
     detect_conflicts(counting, asked, found, linking.calibration)
 
@@ -366,3 +368,19 @@ def test_repeats_keep_order_when_clock_steps_back():
     early = saving.with_repetition(memory, memory.created_at - timedelta(hours=1))
 
     assert (memory.created_at,) == early.repeated_at
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ("The admin email is anna@corp.com.", "The admin email is eve@evil.com."),
+        ("Deploy on staging first.", "Deploy on production first."),
+        ("The backup needs 30 seconds of silence.", "The backup needs 30 minutes of silence."),
+        ("Il server supporta i tentativi.", "Il server non supporta i tentativi."),
+    ],
+)
+def test_text_with_other_words_in_one_place_is_no_near_copy(older, newer):
+    """Even if the vectors are as similar as those of equal texts."""
+    one, other = (plain_memory(name, text, type=MemoryType.INSIGHT) for name, text in (("a", newer), ("b", older)))
+
+    assert 0.0 == classify_pair(one, other, same_subject=1.0, cosine=8.0).get("duplicate_of", 0.0)

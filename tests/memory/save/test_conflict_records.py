@@ -109,6 +109,18 @@ async def test_conflicts_survive_reopening_and_export(tmp_path, clock):
     await other.close()
 
 
+async def test_backdated_save_records_time_of_detection(store, clock):
+    """The conflict is listed, although the older memory was updated after the time that the newer one states."""
+    older = await store.save_insight("The service supports retry.", created_at="2023-01-01")
+    await store.update(older.id, "The service supports retries.")
+    clock.advance(60)
+    newer = await store.save_insight("The service does not support retries.", created_at="2023-02-01")
+    (conflict,) = await store.conflicts()
+
+    assert (newer.id, older.id) == (conflict.newer.id, conflict.older.id)
+    assert clock.now() == conflict.detected_at.timestamp()
+
+
 async def test_superseding_save_stores_no_conflict(store, clock):
     """The link of the supersession already says which memory is current."""
     older = await store.save_decision("Use JWT", topic="login", reasoning="stateless")

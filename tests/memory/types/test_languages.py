@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.memory.types.languages import LANGUAGES, MAX_SAMPLE_CHARS, detect_language
+from mama_structs.memory.types.languages import LANGUAGES, MAX_SAMPLE_CHARS, detect_language, may_be_unlisted
 
 SENTENCES = {
     "en": [
@@ -88,3 +88,25 @@ def test_detect_language_ignores_text_after_sample():
 def test_detect_language_returns_known_language_for_any_text(text):
     """The result is a listed language or empty."""
     assert detect_language(text) in {*LANGUAGES, ""}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Il gatto dorme.", True),
+        ("De server ondersteunt pogingen.", True),
+        ("Palvelin tukee kieltä.", True),
+        ("Retry the bank 3 times", False),
+        ("Julia owes Kasper 90 euros.", False),
+        ("Come home", False),
+        ("Redis 7", False),
+        ("Le délai est de 30 secondes.", False),
+        ("Der Dienst startet.", False),
+        ("El cliente paga.", False),
+        ("서버", False),
+        ("Клієнт", True),
+    ],
+)
+def test_short_text_may_be_in_a_language_that_is_not_listed(text, expected):
+    """A text without function words is English, and other languages need as much evidence as the detected one."""
+    assert expected == may_be_unlisted(text)
