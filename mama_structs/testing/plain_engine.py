@@ -106,9 +106,9 @@ class PlainReader(Writer):
         return [memory.topic for memory in self.get(nodes)]
 
     def duplicates(self, wordings: Sequence[int]) -> list[Nodes]:
-        said = {node: duplicate_fingerprint(memory) for node, memory in sorted(self._memories.items())}
+        fingerprints = {node: duplicate_fingerprint(memory) for node, memory in sorted(self._memories.items())}
         return [
-            np.array([node for node, one in said.items() if one == wanted != NO_FINGERPRINT], np.int64)
+            np.array([node for node, one in fingerprints.items() if one == wanted != NO_FINGERPRINT], np.int64)
             for wanted in wordings
         ]
 
@@ -174,10 +174,20 @@ class PlainReader(Writer):
         return {term: math.log(1 + (total - number + 0.5) / (number + 0.5)) for term, number in having.items()}
 
     def links(
-        self, nodes: Nodes, direction: Direction = "both", types: Collection[LinkType] | None = None
+        self,
+        nodes: Nodes,
+        direction: Direction = "both",
+        types: Collection[LinkType] | None = None,
+        *,
+        words: Collection[str] | None = None,
     ) -> LinkTable:
         ids = set(self.ids(nodes))
-        links = [one for one in self._links_of(ids, direction) if types is None or one.link_type in types]
+        links = [
+            one
+            for one in self._links_of(ids, direction)
+            if (types is None or one.link_type in types)
+            and (words is None or one.metadata.original_relationship in words)
+        ]
         return LinkTable(
             np.array([self._nodes[link.from_id] for link in links], np.int64),
             np.array([self._nodes[link.to_id] for link in links], np.int64),

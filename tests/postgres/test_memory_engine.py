@@ -315,6 +315,7 @@ class Engines(RuleBasedStateMachine):
                 reader.ids(reader.window(where, newest_first=False, after=after, limit=limit)),
                 reader.count(where),
                 found(reader, reader.nearest(unit(vector), most, where), most),
+                found(reader, reader.nearest_many(unit(vector)[np.newaxis], most, where)[0], most),
                 found(reader, reader.words(text, most, where), most),
             )
 
@@ -455,11 +456,12 @@ def early_answers(reader, ids):
         "count": reader.count(),
         "topics": [None if topic is None else to_nfc(topic) for topic in topics],
         "numbers": [facts.topics.tolist().index(number) for number in facts.topics.tolist() if number >= 0],
-        "facts": [column.tolist() for column in (facts.created, facts.types, *facts.columns[3:])],
+        "facts": [column.tolist() for column in (facts.created, facts.types, *attrs.astuple(facts, recurse=False)[3:])],
         "pieces": (vectors.tolist() if len(vectors) else [], counts.tolist()),
         "links": sorted(zip(*ends, *(column.tolist() for column in table.columns[2:]), strict=True)),
         "evolution": sorted(zip(*(reader.ids(ends) for ends in (evolution.sources, evolution.targets)), strict=True)),
         "relationships": reader.relationships(),
+        "links by word": [len(reader.links(nodes, words={word})) for word in sorted(reader.relationships())],
         "beside": [[reader.ids([node]) if node >= 0 else None for node in side.tolist()] for side in (before, after)],
         "similar": reader.similarities(unit((1, 2, 0)), nodes).tolist(),
         "scores": reader.word_scores({"raid": 1.0, "shield": 0.5, "none": 2.0}, nodes).tolist(),

@@ -360,12 +360,14 @@ def _evolution_closure(
             break
         if table is None:
             table = links_as_of(reader.links(np.array(sorted(level), np.int64), direction, _EVOLUTION_ONLY), as_of)
-        elif len(table):
-            table = select_rows(table, np.isin(table.targets, list(level)))
-        rows = table.types == TYPE_NUMBERS[LinkType.EVOLUTION]
+            rows = np.ones(len(table), np.bool_)
+        else:
+            rows = table.types == TYPE_NUMBERS[LinkType.EVOLUTION]
+            if rows.any():
+                rows &= np.isin(table.targets, list(level))
         if as_of is not None:
             rows &= reader.facts(table.sources).created <= to_milliseconds(as_of)
-        tables.append(select_rows(table, rows))
+        tables.append(table if rows.all() else select_rows(table, rows))
         level = set(tables[-1].sources.tolist())
         if direction == "both":
             level.update(tables[-1].targets.tolist())

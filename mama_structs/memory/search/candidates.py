@@ -11,16 +11,15 @@ import weakref
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.embedding.protocol import Calibration, QueryVectors, Vectors, has_rest
+from mama_structs.memory.embedding.protocol import QueryVectors, Vectors, has_rest
 from mama_structs.memory.graph.traversal import Successors, links_as_of
 from mama_structs.memory.search import scores as ranking
-from mama_structs.memory.search.features import text_evidence
 from mama_structs.memory.search.scores import CandidateSignals, CosineBaseline, FloatArray, IndexArray
 from mama_structs.memory.search.search_request import SearchRequest
 from mama_structs.memory.search.time_expressions import Period
@@ -35,11 +34,12 @@ from mama_structs.memory.types.engine import (
     filter_names,
 )
 from mama_structs.memory.types.model import ORIGINS, LinkType, to_milliseconds
-from mama_structs.memory.types.text_analysis import detect_scripts, query_terms
+from mama_structs.memory.types.text_analysis import detect_scripts
 
-MIN_MATCHES: Final = 64
+MIN_MATCHES: Final = 48
 """Number of candidates that vectors and words contribute at least, if there are as many memories."""
-_MIN_FOLLOWED: Final = 32
+# Maximum number of matches of a query whose links and neighbours are candidates, unless the limit is larger.
+_MAX_FOLLOWED: Final = 16
 _MAX_LINKED: Final = 128
 # Number of sampled texts of a group at which its mean similarity has half of its full weight.
 _HALF_CERTAINTY_COUNT: Final = 10
@@ -63,56 +63,46 @@ class Candidates:
     nodes: Nodes
     facts: NodeAttributes
     signals: CandidateSignals
+    pieces: Vectors
+    """The vectors of all candidates."""
+    counts: NDArray[np.int64]
+    """The number of vectors of each candidate."""
 
-    def joined(self, other: Candidates) -> Candidates:
-        """Return the union of two disjoint sets of candidates."""
-        order = np.argsort(np.concatenate([self.nodes, other.nodes]))
+    def first_vectors(self, positions: IndexArray) -> Vectors:
+        """Return the first vector of the candidates at *positions*, zero for a candidate without vectors."""
+        first = np.zeros((len(positions), self.pieces.shape[1]), np.float32)
+        has = self.counts[positions] > 0
+        first[has] = self.pieces[(np.cumsum(self.counts) - self.counts)[positions[has]]]
+        return first
 
-        def merge(mine: tuple[NDArray[Any], ...], others: tuple[NDArray[Any], ...]) -> list[NDArray[Any]]:
-            return [np.concatenate(pair)[order] for pair in zip(mine, others, strict=True)]
-
-        (nodes,) = merge((self.nodes,), (other.nodes,))
-        return Candidates(
-            nodes,
-            NodeAttributes(*merge(self.facts.columns, other.facts.columns)),
-            CandidateSignals(*merge(self.signals.columns, other.signals.columns)),
-        )
-
-    def positions(self, nodes: Collection[int] | Nodes) -> IndexArray:
+    def positions(self, nodes: Nodes) -> IndexArray:
         """Return the indexes of *nodes* among the candidates, or -1 for other nodes."""
-        wanted = np.array(nodes, np.int64)
-        if not len(self.nodes) or not len(wanted):
-            return np.full(len(wanted), -1, np.intp)
-        at = np.minimum(self.nodes.searchsorted(wanted), len(self.nodes) - 1)
-        return np.where(self.nodes[at] == wanted, at, -1)
+        return _find_positions(self.nodes, nodes)
 
 
 @attrs.frozen(eq=False)
 class StoreSample:
     """Vectors that are typical of a store, with the sums by which queries are centred."""
 
-    rows: Vectors
-    """Different vectors, of shape (n, dimensions)."""
-    rest: NDArray[np.bool_]
-    """Mask of the vectors with a part after the shared dimensions (`protocol.has_rest`)."""
+    groups: tuple[Vectors, Vectors]
+    """Different vectors without a rest, and those with one (`protocol.has_rest`), each of shape (n, dimensions)."""
     sums: tuple[Vectors, Vectors]
-    """Sum of the vectors without a rest, and of those with one."""
+    """Sum of the vectors of each group."""
+    shared_norm: float
+    """Norm of a vector with a rest in the shared dimensions, which is the same for all of them."""
 
     @classmethod
     def from_vectors(cls, vectors: Vectors, shared_dimensions: int) -> StoreSample:
-        """Select at most 512 different vectors of a reader's sample."""
+        """Select at most 511 different vectors of a reader's sample."""
         # A text that was saved many times is not typical.
         first = _find_distinct(vectors)
         rows = vectors[first[:: max(len(first) // _MAX_SAMPLED, 1)]]
-        rest = has_rest(rows, shared_dimensions)
-        whole = has_rest(vectors, shared_dimensions)
-        sums = [rows[rest == group].sum(axis=0) if len(rows) else np.zeros(0, np.float32) for group in (False, True)]
-        # Keep a row of a group that the selection left out, so that memories of this group are searched, too.
-        missing = [group for group in (False, True) if (whole == group).any() and not (rest == group).any()]
-        for group in missing:
-            rows = np.concatenate([rows, vectors[whole == group][:1]])
-            rest = np.append(rest, group)
-        return cls(np.ascontiguousarray(rows), rest, (sums[0], sums[1]))
+        rest, every = has_rest(rows, shared_dimensions), has_rest(vectors, shared_dimensions)
+        # Use one row of a group that the selection left out, so that memories of this group are searched, too.
+        groups = [rows[rest == group] if (rest == group).any() else vectors[every == group][:1] for group in (0, 1)]
+        without, having = (np.ascontiguousarray(group) for group in groups)
+        norm = float(np.linalg.norm(having[0, :shared_dimensions])) if len(having) else 1.0
+        return cls((without, having), (without.sum(axis=0), having.sum(axis=0)), max(norm, 1e-9))
 
     @classmethod
     def cached(cls, vectors: Vectors, shared_dimensions: int) -> StoreSample:
@@ -133,38 +123,30 @@ class StoreSample:
         Texts that resemble all others are near to any query, so without this, they hide the texts that resemble this
         query alone.
         """
-        shared, count = vectors.shared_dimensions, len(self.rows)
-        if not count or not vectors.plain.any():
+        plain, shared, group = vectors.plain, vectors.shared_dimensions, vectors.has_rest
+        count = sum(map(len, self.groups))
+        if not count or not plain.any():
             return vectors
         weight = _STORE_MEAN_WEIGHT / count
-        if not self.rest.any() or self.rest.all():
-            own = vectors.has_rest == bool(self.rest.any())
-            total = self.sums[1] if self.rest.any() else self.sums[0]
-            if own:
-                centred = vectors.plain - weight * total
-                return attrs.evolve(vectors, same=centred, other=centred)
-        # Vectors with a rest all have the same length in the shared dimensions.
-        longest = vectors.plain if vectors.has_rest else self.rows[int(self.rest.argmax())]
-        scale = max(float(np.linalg.norm(longest[:shared])), 1e-9)
-
-        def across(vector: Vectors) -> Vectors:
-            """Return a vector whose products with vectors of the other group are comparable to cosines."""
-            scaled = np.zeros_like(vector)
-            scaled[:shared] = vector[:shared] / scale
-            return scaled
-
-        same_sum, other_sum = self.sums[vectors.has_rest], self.sums[not vectors.has_rest]
+        same, other = self.sums[group], self.sums[not group]
+        if not len(self.groups[not group]):
+            centred = plain - weight * same
+            return attrs.evolve(vectors, same=centred, other=centred)
+        norm = max(float(np.linalg.norm(plain[:shared])), 1e-9) if group else self.shared_norm
+        # Vectors whose products with vectors of the other group are comparable to cosines.
+        scaled = np.zeros((3, len(plain)), np.float32)
+        scaled[:, :shared] = np.stack([plain, same, other])[:, :shared] / norm
         return attrs.evolve(
             vectors,
-            same=vectors.plain - weight * (same_sum + across(other_sum)),
-            other=across(vectors.plain) - weight * (across(same_sum) + other_sum),
+            same=plain - weight * (same + scaled[2]),
+            other=scaled[0] - weight * (scaled[1] + other),
         )
 
-    def nearest(self, centred: QueryVectors) -> tuple[Vectors, ...]:
+    def nearest(self, centred: QueryVectors) -> Vectors:
         """Return the vectors whose nearest neighbours are candidates: one for each group of vectors in the store."""
-        is_other = self.rest != centred.has_rest
-        groups = ((centred.same, ~is_other), (centred.other, is_other))
-        return tuple(vector for vector, mask in groups if mask.any()) or (centred.same,)
+        own, others = self.groups[centred.has_rest], self.groups[not centred.has_rest]
+        pairs = ((centred.same, own), (centred.other, others))
+        return np.stack([vector for vector, rows in pairs if len(rows)] or [centred.same])
 
 
 def _find_distinct(vectors: Vectors) -> IndexArray:
@@ -185,17 +167,22 @@ _samples: Final[dict[int, tuple[weakref.ref[Vectors], StoreSample]]] = {}
 class PreparedQuery:
     """A query with the statistics of its words and of its similarity to the store."""
 
-    centred: QueryVectors
-    """Vectors of the query whose similarities rank memories (`StoreSample.center`)."""
-    nearest: tuple[Vectors, ...]
+    nearest: Vectors
     """Vectors whose nearest neighbours are candidates: one for each group of vectors in the store."""
+    vectors: QueryVectors
+    """Vectors of the query from whose similarities the relevance of a memory is computed."""
+    same: Vectors
+    """The centred and the adjusted vector for memories of the query's group, of shape (2, dimensions)."""
+    other: Vectors
+    """The centred and the adjusted vector for memories of the other group, of the same shape."""
     other_shift: float
     """Mean by which centred similarities to memories of the other group exceed those to the query's own group."""
     baseline: CosineBaseline
     """Expected centred similarity in this store."""
-    adjusted: QueryVectors
-    """Vectors of the query from whose similarities the relevance of a memory is computed."""
     adjusted_baseline: CosineBaseline
+    """Expected adjusted similarity in this store."""
+    memory_count: int
+    """Number of memories in the store."""
     terms: Mapping[str, float]
     scripts: int
     """Scripts of the query (`text_analysis.detect_scripts`)."""
@@ -203,70 +190,77 @@ class PreparedQuery:
     """Maximum BM25 score that a memory can have for the query."""
 
     @classmethod
-    def read(cls, reader: Reader, text: str, vectors: QueryVectors, calibration: Calibration) -> PreparedQuery:
+    def read(cls, reader: Reader, request: SearchRequest) -> PreparedQuery:
         """Read the statistics of a query in this store."""
-        terms = query_terms(text)
+        vectors, terms, calibration = request.vectors, request.terms, request.calibration
         sample = StoreSample.cached(reader.sample(), vectors.shared_dimensions)
         centred = sample.center(vectors)
-        is_other = sample.rest != vectors.has_rest
-        similarities, adjusted = _similarities(sample.rows, is_other, centred, vectors)
-        shift = _group_shift(similarities, is_other)
-        similarities[is_other] -= shift
+        same, other = np.stack([centred.same, vectors.same]), np.stack([centred.other, vectors.other])
+        own = _similarities(sample.groups[vectors.has_rest], same)
+        others = _similarities(sample.groups[not vectors.has_rest], other)
+        shift = _group_shift(own[:, 0], others[:, 0])
+        others[:, 0] -= shift
+        similarities = np.concatenate([own, others])
         # A query by words alone has the vector zero, to which all memories are as similar as expected.
         is_adjusted = vectors.is_adjusted or not vectors.plain.any()
         return cls(
-            centred=centred,
             nearest=sample.nearest(centred),
+            vectors=vectors,
+            same=same,
+            other=other,
             other_shift=shift,
             baseline=CosineBaseline.from_cosines(
-                similarities, calibration, is_adjusted=is_adjusted or centred.is_adjusted
+                similarities[:, 0], calibration, is_adjusted=is_adjusted or centred.is_adjusted
             ),
-            adjusted=vectors,
-            adjusted_baseline=CosineBaseline.from_cosines(adjusted, calibration, is_adjusted=is_adjusted),
+            adjusted_baseline=CosineBaseline.from_cosines(similarities[:, 1], calibration, is_adjusted=is_adjusted),
+            memory_count=reader.count(),
             terms=terms,
-            scripts=detect_scripts(text),
+            scripts=detect_scripts(request.content),
             rarity=sum(rarity * terms.get(term, 0.0) for term, rarity in reader.rarity(terms).items()),
         )
 
     def collect(self, reader: Reader, nodes: Nodes) -> Candidates:
         """Return *nodes*, which must be ascending, with their signals."""
         facts, (pieces, counts) = reader.facts(nodes), reader.pieces(nodes)
-        is_other = self.centred.is_other(pieces)
-        centred, adjusted = _similarities(pieces, is_other, self.centred, self.adjusted)
-        if self.other_shift:
-            # Both groups get the same mean, so that neither language is preferred.
-            centred[is_other] -= self.other_shift
+        centred, adjusted = ranking.combine_pieces(self._similarities(pieces), counts).T
+        has = counts > 0
         return Candidates(
             nodes,
             facts,
             CandidateSignals(
-                nearness=ranking.best_of_pieces(centred, counts, self.baseline),
-                standings=ranking.best_of_pieces(adjusted, counts, self.adjusted_baseline, penalty=0.0),
+                nearness=np.where(has, self.baseline(centred), 0.0),
+                standings=np.where(has, self.adjusted_baseline(adjusted), 0.0),
                 words=reader.word_scores(self.terms, nodes).astype(np.float64),
                 lengths=reader.lengths(nodes).astype(np.float64),
                 foreign=(facts.scripts & self.scripts == 0) & (facts.scripts != 0) & (self.scripts != 0),
                 asking=facts.asking / 100,
             ),
+            pieces,
+            counts,
         )
 
+    def _similarities(self, pieces: Vectors) -> Vectors:
+        """Return the centred and the adjusted similarity to stored vectors, of shape (n, 2)."""
+        found = _similarities(pieces, self.same)
+        is_other = self.vectors.is_other(pieces)
+        if is_other.any():
+            found[is_other] = pieces[is_other] @ self.other.T
+            # Both groups get the same mean, so that neither language is preferred.
+            found[is_other, 0] -= self.other_shift
+        return found
 
-def _similarities(vectors: Vectors, is_other: NDArray[np.bool_], *queries: QueryVectors) -> list[Vectors]:
-    """Return the similarities of each query to stored vectors, reading each vector once per group of vectors."""
-    if not len(vectors):
-        return [np.zeros(0, np.float32) for _ in queries]
-    found = vectors @ np.stack([query.same for query in queries], axis=1)
-    if is_other.any():
-        found[is_other] = vectors[is_other] @ np.stack([query.other for query in queries], axis=1)
-    return [found[:, place] for place in range(len(queries))]
+
+def _similarities(pieces: Vectors, vectors: Vectors) -> Vectors:
+    """Return the scalar products, of shape (pieces, vectors). An array without pieces may have any dimensions."""
+    return pieces @ vectors.T if len(pieces) else np.zeros((0, len(vectors)), np.float32)
 
 
-def _group_shift(similarities: Vectors, is_other: NDArray[np.bool_]) -> float:
+def _group_shift(own: Vectors, others: Vectors) -> float:
     """Return the difference between the mean similarities of the groups, less for small groups."""
-    others = int(np.count_nonzero(is_other))
-    fewest = min(others, len(is_other) - others)
+    fewest = min(len(own), len(others))
     if not fewest:
         return 0.0
-    difference = float(similarities[is_other].mean()) - float(similarities[~is_other].mean())
+    difference = float(others.mean()) - float(own.mean())
     return difference * fewest / (fewest + _HALF_CERTAINTY_COUNT)
 
 
@@ -278,19 +272,11 @@ class TemporalNeighbours:
     before: Nodes
     after: Nodes
 
-    def around(self, positions: IndexArray, candidates: Candidates) -> Nodes:
-        """Return the neighbours of the nodes at *positions* that are not candidates yet."""
-        found = np.concatenate([self.before[positions], self.after[positions]])
-        return found[(found >= 0) & (candidates.positions(found) < 0)]
-
     def find_positions(self, candidates: Candidates) -> tuple[IndexArray, IndexArray]:
         """Return the positions of the candidates created directly before and after each candidate, or -1 for none."""
         before, after = np.full((2, len(candidates.nodes) + 1), -1, np.intp)
-        here = candidates.positions(self.nodes)
-        for there, one, other in (
-            (candidates.positions(self.before), before, after),
-            (candidates.positions(self.after), after, before),
-        ):
+        here, earlier, later = candidates.positions(np.stack([self.nodes, self.before, self.after]))
+        for there, one, other in ((earlier, before, after), (later, after, before)):
             one[here] = there
             # The extra last item absorbs writes at index -1, which denotes nodes that are no candidates.
             other[there] = here
@@ -314,7 +300,7 @@ class CandidateSet:
         """Similarity and share of the query's words of each candidate, 0 to 1, as `Hit.signals` shows them."""
         signals, query = self.candidates.signals, self.query
         cosines = query.adjusted_baseline.cosines(signals.standings)
-        if query.adjusted.is_adjusted:
+        if query.vectors.is_adjusted:
             cosines += ranking.unrelated_cosine(self.request.calibration)
         return {
             "meaning": self.request.calibration(cosines).astype(np.float64),
@@ -325,8 +311,8 @@ class CandidateSet:
         """Return the set with a memory added. The memory must pass the search's filters."""
         if node in self.candidates.nodes:
             return self
-        own = self.query.collect(reader, np.array([node], np.int64))
-        return attrs.evolve(self, candidates=self.candidates.joined(own))
+        nodes = _sorted_distinct([self.candidates.nodes, np.array([node], np.int64)])
+        return attrs.evolve(self, candidates=self.query.collect(reader, nodes))
 
 
 def collect_candidates(reader: Reader, request: SearchRequest) -> CandidateSet | None:
@@ -335,58 +321,73 @@ def collect_candidates(reader: Reader, request: SearchRequest) -> CandidateSet |
     where = narrow_filter(request.where, None, None if request.as_of is None else request.as_of + _MILLISECOND)
     where = attrs.evolve(where, valid_at=request.reference_time)
     limit = max(MIN_MATCHES, request.limit)
-    terms = query_terms(request.content)
 
     def prefetch(ahead: Prefetch) -> None:
-        ahead.rarity(terms)
+        ahead.rarity(request.terms)
         if (known := ahead.sample()) is not None:
             sample = StoreSample.cached(known, request.vectors.shared_dimensions)
             _prefetch_queries(ahead, request, sample.nearest(sample.center(request.vectors)), where, limit)
 
     reader.expect(prefetch)
-    query = PreparedQuery.read(reader, request.content, request.vectors, request.calibration)
+    query = PreparedQuery.read(reader, request)
     # Fetches nothing if the sample has not changed.
     reader.expect(lambda ahead: _prefetch_queries(ahead, request, query.nearest, where, limit))
-    nodes = _find_nodes(reader, query, where, request.period, limit)
+    matches = _find_matches(reader, query, where, request.period, limit)
+    nodes = _sorted_distinct(matches)
     if len(nodes) < request.limit:
         # If the queries find too few memories, add others that pass the filter.
-        nodes = np.union1d(nodes, reader.window(where, limit=request.limit))
+        matches.append(reader.window(where, limit=request.limit))
+        nodes = _sorted_distinct([nodes, matches[-1]])
     if not len(nodes):
         return None
-    candidates = query.collect(reader, nodes)
-    chosen = ranking.top_k(text_evidence(candidates.signals), max(_MIN_FOLLOWED, request.limit))
-    followed = nodes[chosen]
+    most = max(_MAX_FOLLOWED, request.limit)
+    followed = _sorted_distinct([found[:most] for found in matches])
     table = links_as_of(reader.links(followed, "both", _FOLLOWED_LINK_TYPES), request.as_of)
     chains = Successors(reader, request.as_of)
     newest = chains.newest(followed, table).values()
-    neighbours = TemporalNeighbours(nodes, *reader.find_temporal_neighbours(nodes, _MAX_NEIGHBOUR_GAP_MS))
-    further = np.union1d(_linked_nodes(table, newest, candidates, request), neighbours.around(chosen, candidates))
+    before, after = reader.find_temporal_neighbours(nodes, _MAX_NEIGHBOUR_GAP_MS)
+    at = nodes.searchsorted(followed)
+    near = _sorted_distinct([before[at], after[at], _linked_nodes(table, newest, nodes, request)])
+    further = near[(near >= 0) & (_find_positions(nodes, near) < 0)]
     if len(further):
         reader.expect(
-            lambda ahead: (ahead.word_scores(terms, further), ahead.links(further, "in", {LinkType.EVOLUTION})),
+            lambda ahead: (ahead.word_scores(request.terms, further), ahead.links(further, "in", {LinkType.EVOLUTION})),
         )
         further = _filter_nodes(reader, further, nodes, where)
-    if len(further):
-        candidates = candidates.joined(query.collect(reader, further))
     return CandidateSet(
         request=request,
         query=query,
-        candidates=candidates,
+        candidates=query.collect(reader, _sorted_distinct([nodes, further])),
         table=table,
         chains=chains,
-        neighbours=neighbours,
+        neighbours=TemporalNeighbours(nodes, before, after),
     )
 
 
+def _sorted_distinct(parts: Sequence[Nodes]) -> Nodes:
+    """Return the distinct nodes of several arrays, ascending. It is several times faster than `numpy.unique`."""
+    nodes = np.sort(np.concatenate(parts))
+    is_new = np.ones(len(nodes), np.bool_)
+    is_new[1:] = nodes[1:] != nodes[:-1]
+    return nodes[is_new]
+
+
+def _find_positions(nodes: Nodes, wanted: Nodes) -> IndexArray:
+    """Return the indexes of *wanted* in *nodes*, which must be ascending, or -1 for other nodes."""
+    if not len(nodes):
+        return np.full(wanted.shape, -1, np.intp)
+    at = np.minimum(nodes.searchsorted(wanted), len(nodes) - 1)
+    return np.where(nodes[at] == wanted, at, -1)
+
+
 def _prefetch_queries(
-    ahead: Prefetch, request: SearchRequest, vectors: Sequence[Vectors], where: EngineFilter, limit: int
+    ahead: Prefetch, request: SearchRequest, vectors: Vectors, where: EngineFilter, limit: int
 ) -> None:
     """Prefetch the queries for candidates and their data."""
-    terms, period = query_terms(request.content), request.period
+    terms, period = request.terms, request.period
     none = np.zeros(0, np.int64)
     for one in (where, *([] if period is None else [narrow_filter(where, period.since, period.until)])):
-        for vector in vectors:
-            ahead.nearest(vector, limit, one)
+        ahead.nearest_many(vectors, limit, one)
         ahead.words(terms, limit, one)
         if one is not where:
             ahead.window(one, limit=limit)
@@ -403,34 +404,34 @@ def narrow_filter(where: EngineFilter, since: datetime | None, until: datetime |
     return attrs.evolve(where, since=max(sinces, default=None), until=min(untils, default=None))
 
 
-def _find_nodes(reader: Reader, query: PreparedQuery, where: EngineFilter, period: Period | None, limit: int) -> Nodes:
-    """Find candidates by vector, keywords and period."""
+def _find_matches(
+    reader: Reader, query: PreparedQuery, where: EngineFilter, period: Period | None, limit: int
+) -> list[Nodes]:
+    """Find candidates by vector, keywords and period: several arrays of nodes, best first."""
     found = []
     for one in (where, *([] if period is None else [narrow_filter(where, period.since, period.until)])):
-        found += [reader.nearest(vector, limit, one).nodes for vector in query.nearest]
+        found += [matches.nodes for matches in reader.nearest_many(query.nearest, limit, one)]
         found.append(reader.words(query.terms, limit, one).nodes)
         if one is not where:
             found.append(reader.window(one, limit=limit))
-    return np.unique(np.concatenate(found)).astype(np.int64)
+    return found
 
 
-def _linked_nodes(table: LinkTable, newest: Collection[int], known: Candidates, request: SearchRequest) -> Nodes:
+def _linked_nodes(table: LinkTable, newest: Collection[int], known: Nodes, request: SearchRequest) -> Nodes:
     """
-    Return the linked nodes and current successors that are not in *known* yet.
+    Return the current successors, and the linked nodes that are not in *known* yet.
 
     If there are very many linked nodes, only those with the strongest links are returned.
     """
-    leaders = np.array(sorted(set(newest)), np.int64)
-    leaders = leaders[known.positions(leaders) < 0]
-    if not len(table):
-        return leaders
+    leaders = np.fromiter(newest, np.int64)
+    ends = np.stack([table.sources, table.targets], axis=1)
+    is_new = _find_positions(known, ends) < 0
+    if np.count_nonzero(is_new) <= _MAX_LINKED:
+        return np.concatenate([ends[is_new], leaders])
     order = np.argsort(-table.decayed_confidences(to_milliseconds(request.reference_time)), kind="stable")
-    ends = np.concatenate([table.sources[order], table.targets[order]])
-    ends = ends[known.positions(ends) < 0]
-    unique, first = np.unique(ends, return_index=True)
-    # Rows are sorted by descending strength, so a low row number means a strong link.
-    strongest = unique[np.argsort(first % len(table), kind="stable")[:_MAX_LINKED]]
-    return np.union1d(strongest, leaders)
+    strongest = ends[order][is_new[order]]
+    _, first = np.unique(strongest, return_index=True)
+    return np.concatenate([strongest[np.sort(first)[:_MAX_LINKED]], leaders])
 
 
 def _filter_nodes(reader: Reader, nodes: Nodes, found: Nodes, where: EngineFilter) -> Nodes:

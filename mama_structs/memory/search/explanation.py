@@ -34,11 +34,11 @@ def explain(reader: Reader, request: SearchRequest, node: int, max_chars: int | 
         raise ValueError("no memory passes the filter")
     found = found.with_node(reader, node)
     ranked = rank_candidates(found)
-    results = {one.node: one for one in map(ranked.result, range(len(ranked.order)))}
+    results = {one.node: one for one in ranked.results(range(len(ranked.order)))}
     dropped = node not in results
     if dropped:
         ranked = rank_candidates(attrs.evolve(found, request=attrs.evolve(request, superseded="demote")))
-        results = {one.node: one for one in map(ranked.result, range(len(ranked.order)))}
+        results = {one.node: one for one in ranked.results(range(len(ranked.order)))}
     best, _ = find_hits(reader, request)
     fitting = best if max_chars is None else limit_chars(best, max_chars)
     own: Hit | RankedCandidate = next((hit for hit in best if hit.memory.id == memory_id), results[node])

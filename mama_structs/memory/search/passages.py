@@ -231,9 +231,9 @@ def show_passage(text: str, passage: Passage | None, max_chars: int) -> str:
     It is cut at sentence or word borders, and has an ellipsis at each cut end. None stands for the beginning.
     """
     shown = find_window(text, passage, max_chars)
-    before = ELLIPSIS if text[: shown.start].strip() else ""
-    after = ELLIPSIS if text[shown.end :].strip() else ""
-    return f"{before}{text[shown.start : shown.end]}{after}"
+    prefix = ELLIPSIS if text[: shown.start].strip() else ""
+    suffix = ELLIPSIS if text[shown.end :].strip() else ""
+    return f"{prefix}{text[shown.start : shown.end]}{suffix}"
 
 
 def find_window(text: str, passage: Passage | None, max_chars: int) -> Passage:
@@ -246,8 +246,8 @@ def find_window(text: str, passage: Passage | None, max_chars: int) -> Passage:
     if end - start >= room:
         return Passage(start, _cut_end(text, start, start + room, start))
     free = room - (end - start)
-    before = min(start, max(int(free * SHARE_BEFORE), free - (len(text) - end)))
-    begin = _cut_start(text, start - before, start)
+    room_before = min(start, max(int(free * SHARE_BEFORE), free - (len(text) - end)))
+    begin = _cut_start(text, start - room_before, start)
     # The end gets the room that the start does not use.
     return Passage(begin, _cut_end(text, end, min(begin + room, len(text)), begin))
 

@@ -65,10 +65,10 @@ class ReorderRules:
         arranged = order.tolist()
         if self.strength >= _MIN_DOMINANT_STRENGTH and self.inside.any():
             arranged.sort(key=lambda position: not self.inside[position])
-        told = list(zip(self.outcomes.tolist(), self.decisions.tolist(), strict=True))
+        pairs = list(zip(self.outcomes.tolist(), self.decisions.tolist(), strict=True))
         # If the query matches the memory of an outcome, it also matches the decision, so move the decision up.
         # If the query matches a superseded memory, move its successor up for the same reason.
-        for outcome, decision in told:
+        for outcome, decision in pairs:
             self._move_before(arranged, decision, outcome)
         if not self.history:
             position_of = {node: position for position, node in enumerate(self.nodes.tolist())}
@@ -76,7 +76,7 @@ class ReorderRules:
                 if leader in position_of:
                     self._move_before(arranged, position_of[leader], position_of[old])
         arranged = self.move_behind_successors(np.array(arranged, order.dtype)).tolist()
-        for outcome, decision in told:
+        for outcome, decision in pairs:
             self._follow(arranged, outcome, decision)
         return np.array(arranged, order.dtype)
 

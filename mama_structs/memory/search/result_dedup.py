@@ -23,39 +23,42 @@ from mama_structs.memory.types.model import ORIGINS, TYPES_WITHOUT_DUPLICATES, D
 MIN_SIMILARITY: Final = 0.995
 """Minimum similarity of the vectors of copies, from 0 to 1, by the embedder's calibration."""
 MIN_SUBJECT_SIMILARITY: Final = 0.8
-"""The same for statements about one subject."""
+"""Minimum similarity of the vectors of statements about one subject, from 0 to 1."""
 
-# Maximum number of compared results. The limit bounds the number of pairs, and so the time.
-_MAX_COMPARED_RESULTS: Final = 256
-# Maximum number of results among which outdated statements are looked for.
-_MAX_COMPARED_STATEMENTS: Final = 16
+MAX_COMPARED_RESULTS: Final = 256
+"""Maximum number of compared results. The limit bounds the number of pairs, and so the time."""
+MAX_COMPARED_STATEMENTS: Final = 16
+"""Maximum number of results among which outdated statements are looked for."""
 
 
 def find_folds(
     memories: Sequence[Memory],
     states: Sequence[Hashable],
     wordings: NDArray[np.int64],
-    vectors: Vectors,
+    cosines: Vectors,
     calibration: Calibration,
 ) -> list[int]:
     """
     Return, for each result, the index of the better result that it repeats, or its own index.
 
+    Only the first 256 results are compared. Later copies are results of their own, which a search returns only if its
+    limit, or the number of copies before them, is that large.
+
     Args:
         memories: Results, best first.
         states: Supersession state of each result. Results with different states are never copies.
         wordings: Duplicate fingerprint of each result (`duplicate_fingerprint`).
-        vectors: First vector of each result, of shape (results, dimensions); zero for a result without vectors.
+        cosines: Cosines of the first vectors of the first n results, of shape (n, n); 0 for results without vectors.
+            Further results are not compared.
         calibration: Calibration of the embedder's cosines.
 
     """
-    count = len(memories)
-    wordings, vectors = wordings[:_MAX_COMPARED_RESULTS], vectors[:_MAX_COMPARED_RESULTS]
+    wordings = wordings[: len(cosines)]
     same = (wordings[:, np.newaxis] == wordings) & (wordings != NO_FINGERPRINT)
     # Compare vectors first: few pairs are this similar, and parsing texts takes much longer.
-    alike = (vectors @ vectors.T >= calibration.cosine(MIN_SIMILARITY)) | same
-    shown = list(range(count))
-    for first, second in np.argwhere(np.triu(alike, 1)).tolist():
+    alike = (cosines >= calibration.cosine(MIN_SIMILARITY)) | same
+    shown = list(range(len(memories)))
+    for first, second in _find_pairs(alike):
         # Compare with displayed results only, because slight differences add up along a chain of similar texts.
         if shown[first] != first or shown[second] != second:
             continue
@@ -68,21 +71,20 @@ def find_folds(
 
 
 def find_outdated_pairs(
-    memories: Sequence[Memory], vectors: Vectors, calibration: Calibration
+    memories: Sequence[Memory], cosines: Vectors, calibration: Calibration
 ) -> list[tuple[int, int]]:
     """
     Return pairs of results in which the second one is newer, and states another value of the same subject.
 
     Args:
         memories: Results, best first. Only the first 16 are compared.
-        vectors: As for `find_folds`.
+        cosines: Cosines of the first vectors of the results, of shape (results, results).
         calibration: Calibration of the embedder's cosines.
 
     """
-    vectors = vectors[:_MAX_COMPARED_STATEMENTS]
-    alike = np.triu(vectors @ vectors.T >= calibration.cosine(MIN_SUBJECT_SIMILARITY), 1)
+    compared = cosines[:MAX_COMPARED_STATEMENTS, :MAX_COMPARED_STATEMENTS]
     pairs = []
-    for one, other in np.argwhere(alike).tolist():
+    for one, other in _find_pairs(compared >= calibration.cosine(MIN_SUBJECT_SIMILARITY)):
         places = sorted((one, other), key=lambda place: memories[place].created_at)
         older, newer = (memories[place] for place in places)
         # An untrusted or failed statement does not replace another one.
@@ -94,6 +96,12 @@ def find_outdated_pairs(
         ):
             pairs.append((places[0], places[1]))
     return pairs
+
+
+def _find_pairs(alike: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return the pairs (first, second) with first < second that are True in a symmetric matrix."""
+    first, second = np.nonzero(alike)
+    return [pair for pair in zip(first.tolist(), second.tolist(), strict=True) if pair[0] < pair[1]]
 
 
 def _fold_key(memory: Memory) -> Hashable:

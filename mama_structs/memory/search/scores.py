@@ -8,7 +8,7 @@ cosines of two stores are not comparable.
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Final
 
 import attrs
 import numpy as np
@@ -29,6 +29,8 @@ _PRIOR_SAMPLES: Final = 30
 _MIN_SPREAD_RATIO: Final = 0.1
 PIECE_PENALTY: Final = 0.06
 """Factor of ln(n) by which the similarity of a text with n chunks is reduced."""
+MEAN_WEIGHT: Final = 0.5
+"""Weight of the mean of all chunks of a text in its nearness, because the best of many may match by chance."""
 MIN_DISTANCE: Final = 0.01
 """Score by which the memory of an outcome is behind its decision at least."""
 SUPERSEDED_PENALTY: Final = 0.1
@@ -40,9 +42,9 @@ class CandidateSignals:
     """Signals of candidates for a query, as columns with one item per candidate."""
 
     nearness: FloatArray
-    """Centred similarity of the best chunk, in standard deviations above the query's expected one in this store."""
+    """Centred similarity, in standard deviations above the query's expected one in this store."""
     standings: FloatArray
-    """The same for the adjusted similarity."""
+    """Adjusted similarity of the best chunk, in standard deviations above the expected one in this store."""
     words: FloatArray
     """BM25 score."""
     lengths: FloatArray
@@ -51,11 +53,6 @@ class CandidateSignals:
     """True if the memory is written in another script than the query."""
     asking: FloatArray
     """Share of the text that consists of questions, 0 to 1."""
-
-    @property
-    def columns(self) -> tuple[NDArray[Any], ...]:
-        """All columns, in the order of the constructor's arguments."""
-        return self.nearness, self.standings, self.words, self.lengths, self.foreign, self.asking
 
 
 @attrs.frozen(kw_only=True)
@@ -97,29 +94,28 @@ def unrelated_cosine(calibration: Calibration) -> float:
     return calibration.midpoint - _PRIOR_MEAN_STEPS / calibration.slope
 
 
-def best_of_pieces(
-    similarities: NDArray[np.float32],
-    counts: NDArray[np.int64],
-    baseline: CosineBaseline,
-    *,
-    penalty: float = PIECE_PENALTY,
-) -> FloatArray:
+def combine_pieces(similarities: NDArray[np.float32], counts: NDArray[np.int64]) -> FloatArray:
     """
-    Return the nearness of each memory: the similarity of its best chunk in standard deviations.
+    Return two similarities of each memory, of shape (memories, 2): of several chunks, and of its best chunk.
 
     Args:
-        similarities: Similarity of each chunk, in the order of the memories.
-        counts: Number of chunks of each memory. A memory without chunks gets the nearness 0.
-        baseline: Expected similarity of the query in this store.
-        penalty: Factor of ln(n) by which the similarity of a memory with n chunks is reduced.
+        similarities: Two similarities of each chunk, of shape (chunks, 2), in the order of the memories. The best chunk
+            and the mean of all chunks of a memory determine the first result, the best chunk alone the second one.
+        counts: Number of chunks of each memory. A memory without chunks gets the similarity 0.
 
     """
-    nearness, has = np.zeros(len(counts)), counts > 0
-    if has.any():
-        best = np.maximum.reduceat(similarities, (np.cumsum(counts) - counts)[has]).astype(np.float64)
+    if len(similarities) == len(counts) and counts.all():
+        return similarities.astype(np.float64)
+    combined, has = np.zeros((len(counts), 2)), counts > 0
+    # A query by words alone has the vector zero. It is equally similar to texts of any length.
+    if similarities.any():
+        begins, sizes = (np.cumsum(counts) - counts)[has], counts[has]
+        best = np.maximum.reduceat(similarities, begins).astype(np.float64)
         # The maximum of n similarities grows with n by chance.
-        nearness[has] = baseline(best - penalty * np.log(counts[has]))
-    return nearness
+        best[:, 0] -= PIECE_PENALTY * np.log(sizes)
+        best[:, 0] += MEAN_WEIGHT * (np.add.reduceat(similarities[:, 0], begins) / sizes - best[:, 0])
+        combined[has] = best
+    return combined
 
 
 def pair_outcomes(scores: FloatArray, outcomes: IndexArray, decisions: IndexArray) -> FloatArray:

@@ -7,26 +7,32 @@ All functions are plans over a `Reader`. They use few batched queries, never one
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from itertools import pairwise
 from typing import Final, Protocol, TypeVar
 
 import attrs
 import numpy as np
-from numpy.typing import NDArray
 
-from mama_structs.memory.embedding.protocol import Vectors
+from mama_structs.memory.embedding.protocol import cosine_table, nearest_queries
 from mama_structs.memory.graph.results import Hit, Results, SimilarMemory, with_place_term
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.search.candidates import MIN_MATCHES, collect_candidates
 from mama_structs.memory.search.passages import with_passages
-from mama_structs.memory.search.ranking import RankedCandidate, rank_candidates
+from mama_structs.memory.search.ranking import Ranking, rank_candidates
 from mama_structs.memory.search.reorder_rules import ReorderRules
-from mama_structs.memory.search.result_dedup import find_folds, find_outdated_pairs
+from mama_structs.memory.search.result_dedup import (
+    MAX_COMPARED_RESULTS,
+    MAX_COMPARED_STATEMENTS,
+    find_folds,
+    find_outdated_pairs,
+)
+from mama_structs.memory.search.scores import IndexArray
 from mama_structs.memory.search.search_request import SearchRequest, SimilarityRequest
 from mama_structs.memory.types.duplicates import duplicate_fingerprint, has_failed
 from mama_structs.memory.types.engine import DISPLAY_BOUNDS, Reader, RelevanceBounds
 from mama_structs.memory.types.model import Memory
 
+MAX_TIE_DISTANCE: Final = 0.25
+"""Difference of the scores up to which a hit answers as well as the best one."""
 # Number of results beyond the limit that are read at first, because some of them may repeat others.
 _SPARE_RESULTS: Final = 4
 # Factor by which the number of candidates grows if most of them repeat others.
@@ -35,16 +41,19 @@ _LIMIT_GROWTH: Final = 2
 
 def similar(reader: Reader, request: SimilarityRequest) -> Results[SimilarMemory]:
     """Return the memories that are nearest to any of the vectors, nearest first."""
-    best: dict[int, float] = {}
-    for piece in request.pieces:
-        matches = reader.nearest(piece, request.limit + 1, request.where)
-        for near, score in zip(matches.nodes.tolist(), matches.scores.tolist(), strict=True):
-            best[near] = max(score, best.get(near, -1.0))
+    sample, shared = reader.sample(), request.shared_dimensions
+    queries = [query for piece in request.pieces for query in nearest_queries(piece, sample, shared)]
+    matches = [reader.nearest(query, request.limit + 1, request.where).nodes for query in queries]
     own = None if request.but is None else reader.find(request.but)
-    if own is not None:
-        best.pop(own, None)
-    ordered = sorted(best.items(), key=lambda one: (-one[1], -one[0]))
-    alike = [(near, float(request.calibration(score))) for near, score in ordered]
+    nodes = [node for node in np.unique(np.concatenate(matches)).tolist() if node != own] if matches else []
+    vectors, counts = reader.pieces(nodes)
+    best = (
+        [float(cosine_table(some, request.pieces, shared).max()) for some in np.split(vectors, np.cumsum(counts)[:-1])]
+        if nodes
+        else []
+    )
+    ordered = sorted(zip(nodes, best, strict=True), key=lambda one: (-one[1], -one[0]))
+    alike = [(near, float(request.calibration(cosine))) for near, cosine in ordered]
     kept = [(near, similarity) for near, similarity in alike if similarity >= request.threshold][: request.limit]
     memories = reader.get([near for near, _ in kept])
     return Results(SimilarMemory(memory=one, similarity=kept[place][1]) for place, one in enumerate(memories))
@@ -64,83 +73,92 @@ def find_hits(reader: Reader, request: SearchRequest) -> tuple[list[Hit], Reorde
         if found is None:
             return [], None
         ranked = rank_candidates(found)
-        relevant = np.flatnonzero(ranked.relevances >= request.min_relevance)
-        results = _FoldedResults(reader, request)
-        for start, stop in _pages(len(relevant), request.limit):
-            wordings = found.candidates.facts.wordings[ranked.order[relevant[:stop]]]
-            results.add([ranked.result(place) for place in relevant[start:stop].tolist()], wordings)
+        is_relevant = ranked.relevances >= request.min_relevance
+        # A newer statement gets the relevance of an older one, so the first results are compared in any case.
+        considered = np.flatnonzero(is_relevant | (np.arange(len(is_relevant)) < MAX_COMPARED_STATEMENTS))
+        results = _FoldedResults(reader, request, ranked)
+        for stop in _page_ends(len(considered), request.limit):
+            results.extend(considered[:stop])
             if results.count >= request.limit:
                 break
-        # If most candidates repeat others, the store may contain more memories.
-        is_all = len(ranked.order) < max(larger.limit, MIN_MATCHES)
-        if results.count >= request.limit or is_all or len(relevant) < len(ranked.order):
+        # If most candidates repeat others or are excluded, the store may contain more memories.
+        count = len(found.candidates.nodes)
+        is_all = count < max(larger.limit, MIN_MATCHES)
+        if results.count >= request.limit or is_all or not is_relevant.all():
             break
-        larger = attrs.evolve(larger, limit=_LIMIT_GROWTH * len(ranked.order))
-    hits, places = results.hits(newer_first=not ranked.rules.history)
-    return hits, ranked.rules.restrict_to(ranked.order[relevant[places]])
+        larger = attrs.evolve(larger, limit=_LIMIT_GROWTH * count)
+    hits, places = results.hits()
+    return hits, ranked.rules.restrict_to(ranked.order[places])
 
 
-def _pages(count: int, limit: int) -> list[tuple[int, int]]:
-    """Return ranges that cover *count* results: the first has slightly more than *limit*, later ones are larger."""
-    ends = [0, min(limit + _SPARE_RESULTS, count)]
+def _page_ends(count: int, limit: int) -> list[int]:
+    """Return growing numbers of results up to *count*. The first is slightly more than *limit*."""
+    ends = [min(limit + _SPARE_RESULTS, count)]
     while ends[-1] < count:
         ends.append(min(_LIMIT_GROWTH * ends[-1], count))
-    return list(pairwise(ends))
+    return ends
 
 
 class _FoldedResults:
     """Results of a search in their order; a result that repeats a better one is folded into it."""
 
-    def __init__(self, reader: Reader, request: SearchRequest) -> None:
-        self._reader, self._request = reader, request
+    def __init__(self, reader: Reader, request: SearchRequest, ranking: Ranking) -> None:
+        self._reader, self._request, self._ranking = reader, request, ranking
         self._memories: dict[int, Memory] = {}
-        self._results: list[RankedCandidate] = []
+        self._places: list[int] = []
         self._own: list[Memory] = []
         self._shown: list[int] = []
-        self._vectors = np.zeros((0, 0), np.float32)
+        self._cosines = np.zeros((0, 0), np.float32)
 
     @property
     def count(self) -> int:
-        """Number of results that are not folded into others."""
-        return sum(place == first for place, first in enumerate(self._shown))
+        """Number of relevant results that are not folded into others."""
+        least, relevances = self._request.min_relevance, self._ranking.relevances[self._places]
+        return sum(
+            place == first and relevance >= least
+            for place, (first, relevance) in enumerate(zip(self._shown, relevances.tolist(), strict=True))
+        )
 
-    def add(self, results: Sequence[RankedCandidate], wordings: NDArray[np.int64]) -> None:
-        """Append results, and fold repetitions. *wordings* are the fingerprints of all results."""
-        request = self._request
-        self._results += results
-        self._read([node for one in results for node in (one.node, one.superseded_by) if node is not None])
-        own = [self._memories[one.node] for one in results]
-        self._own += own if request.as_of is None else [saving.memory_as_of(one, request.as_of) for one in own]
-        self._vectors = self._first_vectors()
-        states = [self._supersession_state(one) for one in self._results]
-        self._shown = find_folds(self._own, states, wordings, self._vectors, request.calibration)
+    def extend(self, places: IndexArray) -> None:
+        """Append results up to *places*, the places of all results in the ranking, and fold repetitions."""
+        request, ranking = self._request, self._ranking
+        order = ranking.order[places]
+        nodes = ranking.found.candidates.nodes[order].tolist()
+        successors = [ranking.rules.newest.get(node) for node in nodes]
+        self._read([node for node in (*nodes, *successors) if node is not None])
+        new = [self._memories[node] for node in nodes[len(self._own) :]]
+        self._own += new if request.as_of is None else [saving.memory_as_of(one, request.as_of) for one in new]
+        self._places = places.tolist()
+        vectors = ranking.found.candidates.first_vectors(order[:MAX_COMPARED_RESULTS])
+        self._cosines = cosine_table(vectors, vectors, request.vectors.shared_dimensions)
+        wordings = ranking.found.candidates.facts.wordings[order]
+        states = [self._supersession_state(node) for node in successors]
+        self._shown = find_folds(self._own, states, wordings, self._cosines, request.calibration)
 
-    def hits(self, *, newer_first: bool) -> tuple[list[Hit], list[int]]:
-        """
-        Return the first hits, and their places among the results.
-
-        *newer_first*: of two statements about the same subject, the newer one comes first.
-        """
-        limit = self._request.limit
+    def hits(self) -> tuple[list[Hit], list[int]]:
+        """Return the first hits, and their places in the ranking."""
+        limit, least = self._request.limit, self._request.min_relevance
         places = [place for place, first in enumerate(self._shown) if place == first]
         copies: dict[int, list[str]] = {place: [] for place in places}
         for place, first in enumerate(self._shown):
             if first != place:
                 copies[first].append(self._own[place].id)
-        scores = [self._results[place].score for place in places[:limit]]
-        if newer_first:
-            # Results beyond the limit may replace those within.
-            self._move_newer_statements(places)
-        places = places[:limit]
-        chosen = [self._results[place] for place in places]
+        # Results beyond the limit may replace those within.
+        raised = self._move_newer_statements(places)
+        own = self._ranking.relevances[[self._places[place] for place in places]].tolist()
+        relevances = {place: max(one, raised.get(place, 0.0)) for place, one in zip(places, own, strict=True)}
+        places = [place for place in places if relevances[place] >= least][:limit]
+        ranked_places = [self._places[place] for place in places]
+        scores = sorted(self._ranking.scores[ranked_places].tolist(), reverse=True)
+        chosen = self._ranking.results(ranked_places)
         named = list({node for one in chosen for node in (*one.path, one.superseded_by) if node is not None})
-        ids = dict(zip(named, self._reader.ids(named), strict=True))
+        ids = dict(zip(named, self._reader.ids(named), strict=True)) if named else {}
         hits = [
             Hit(
                 memory=self._own[place],
                 # Scores must descend, so a memory that was moved gets the score of its new position.
                 score=score,
-                relevance=one.relevance,
+                relevance=relevances[place],
                 signals=one.parts,
                 terms=one.terms if one.score == score else with_place_term(one.terms, score),
                 path=tuple([ids[node] for node in one.path]),
@@ -151,41 +169,48 @@ class _FoldedResults:
         ]
         nodes = [one.node for one in chosen]
         request = self._request
-        return with_passages(self._reader, hits, nodes, query=request.content, vectors=request.vectors), places
+        shown = with_passages(self._reader, hits, nodes, query=request.content, vectors=request.vectors)
+        return shown, ranked_places
 
-    def _move_newer_statements(self, places: list[int]) -> None:
-        """Move newer statements before older ones about the same subject."""
-        memories = [self._own[place] for place in places]
+    def _move_newer_statements(self, places: list[int]) -> dict[int, float]:
+        """
+        Move newer statements before older ones about the same subject, unless the query asks for the older ones.
+
+        Return the relevances of the older statements, by the place of the newer one, which has at least this relevance.
+        """
+        compared = [place for place in places if place < len(self._cosines)]
+        memories = [self._own[place] for place in compared]
         moved = [*places]
-        for older, newer in find_outdated_pairs(memories, self._vectors[places], self._request.calibration):
-            before, after = moved.index(places[older]), moved.index(places[newer])
-            if before < after:
-                moved.insert(before, moved.pop(after))
+        relevances: dict[int, float] = {}
+        pairs = find_outdated_pairs(memories, self._cosines[np.ix_(compared, compared)], self._request.calibration)
+        for older, newer in pairs if pairs and not self._request.keeps_superseded else ():
+            old, new = places[older], places[newer]
+            if moved.index(old) < moved.index(new):
+                moved.remove(new)
+                moved.insert(moved.index(old), new)
+                own = relevances.get(old, float(self._ranking.relevances[self._places[old]]))
+                relevances[new] = max(own, relevances.get(new, 0.0))
         places[:] = moved
-
-    def _first_vectors(self) -> Vectors:
-        """Return the first vector of each result, zero for a result without vectors."""
-        pieces, counts = self._reader.pieces([one.node for one in self._results])
-        has = counts > 0
-        first = np.zeros((len(counts), pieces.shape[1]), np.float32)
-        if has.any():
-            first[has] = pieces[(np.cumsum(counts) - counts)[has]]
-        return first
+        return relevances
 
     def _read(self, nodes: Sequence[int]) -> None:
         new = [node for node in dict.fromkeys(nodes) if node not in self._memories]
         self._memories.update(zip(new, self._reader.get(new), strict=True) if new else ())
 
-    def _supersession_state(self, result: RankedCandidate) -> Hashable:
-        """Return a value that is equal for results whose successors are duplicates of each other."""
-        if result.superseded_by is None:
+    def _supersession_state(self, successor: int | None) -> Hashable:
+        """Return a value that is equal for successors that are duplicates of each other."""
+        if successor is None:
             return None
-        after = self._memories[result.superseded_by]
+        after = self._memories[successor]
         return duplicate_fingerprint(after) or after.id, has_failed(after)
 
 
 class RatedResult(Protocol):
-    """A result with a relevance: a `Hit` or a `RankedCandidate`."""
+    """A result with a score and a relevance, such as a `Hit`."""
+
+    @property
+    def score(self) -> float:
+        """Score that orders the results of a search."""
 
     @property
     def relevance(self) -> float:
@@ -200,7 +225,11 @@ def worth_showing(hits: Sequence[RatedResultT], *, bounds: RelevanceBounds = DIS
     Return the hits of a search that are relevant enough for a prompt.
 
     Return an empty list if the most relevant hit is hardly relevant. Otherwise return the hits that are almost as
-    relevant as this one.
+    relevant as this one, or that have almost the best score.
     """
     best = max((hit.relevance for hit in hits), default=0.0)
-    return [hit for hit in hits if hit.relevance >= bounds.share * best] if best >= bounds.relevance else []
+    if best < bounds.relevance:
+        return []
+    # Many equal answers lower the relevance of each, except for the first one.
+    least_score = max((hit.score for hit in hits), default=0.0) - MAX_TIE_DISTANCE
+    return [hit for hit in hits if hit.relevance >= bounds.share * best or hit.score >= least_score]

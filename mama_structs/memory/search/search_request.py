@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Final, Literal
 
 import attrs
@@ -12,6 +13,7 @@ from mama_structs._internal import validation as _check
 from mama_structs.memory.embedding.protocol import Calibration, Embedder, QueryVectors, Vectors
 from mama_structs.memory.search.query_rewriting import (
     asks_for_events,
+    asks_for_history,
     is_about_period_only,
     is_preference,
     rewrite_first_person,
@@ -25,6 +27,7 @@ from mama_structs.memory.search.time_expressions import (
 )
 from mama_structs.memory.types.engine import EngineFilter
 from mama_structs.memory.types.requests import check_limit
+from mama_structs.memory.types.text_analysis import query_terms
 
 MAX_QUERY_CHARS: Final = 10_000
 _LONGER_THAN_A_YEAR: Final = timedelta(days=400)
@@ -86,6 +89,16 @@ class SearchRequest(SearchQuery):
     calibration: Calibration
     """Maps arrays of the embedder's cosines to similarities from 0 to 1."""
 
+    @cached_property
+    def terms(self) -> Mapping[str, float]:
+        """The terms of *content* with their weights."""
+        return query_terms(self.content)
+
+    @cached_property
+    def keeps_superseded(self) -> bool:
+        """True if superseded memories rank by their own scores: as requested, or because the query asks for history."""
+        return self.superseded == "keep" or asks_for_history(self.text)
+
     @property
     def reference_time(self) -> datetime:
         """Reference time of the search: *as_of*, or the present."""
@@ -143,6 +156,8 @@ class SimilarityRequest:
     but: str | None
     """Id of a memory to leave out."""
     calibration: Calibration
+    shared_dimensions: int
+    """Number of leading dimensions that the vectors of texts in all languages have in common."""
     threshold: float
     """Minimum similarity."""
     limit: int

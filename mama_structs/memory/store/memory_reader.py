@@ -17,7 +17,7 @@ from mama_structs._internal.hints.call_hints import with_call_hints
 from mama_structs._internal.telemetry import instrument
 from mama_structs._internal.validation import TimeInput
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.embedding.protocol import Embedder, QueryVectors, Vectors
+from mama_structs.memory.embedding.protocol import Embedder, QueryVectors, Vectors, shared_dimensions
 from mama_structs.memory.graph import results
 from mama_structs.memory.graph import traversal as graph
 from mama_structs.memory.graph.plot import MemoryPlots
@@ -407,10 +407,15 @@ class MemoryReader:
             where=conditions,
             but=own_id,
             calibration=calibration,
+            shared_dimensions=self._shared_dimensions,
             threshold=calibration.threshold if least is None else least,
             limit=most,
         )
         return await self._find_nearest(request, record)
+
+    @property
+    def _shared_dimensions(self) -> int:
+        return shared_dimensions(self._shared.embedding.embedder)
 
     async def _get_vectors(self, memory_id: str) -> Vectors:
         """Return a memory's vectors, of shape (chunks, dimensions)."""
@@ -478,7 +483,7 @@ class MemoryReader:
     async def _hits(self, asked: SearchQuery, room: int | None) -> builtins.list[Hit]:
         """Return the best hits of a search, with at most *room* characters in total."""
         record, reranking = self._shared.record, self._shared.reranker_runner
-        with self._instrument("search_memory") as told:
+        with self._instrument("search_memory") as attributes:
             at_most = asked.limit if reranking is None else max(asked.limit, reranking.max_hits)
             local = attrs.evolve(asked, where=self._localize(asked.where), limit=at_most)
             request = await self._build_request(local)
@@ -486,7 +491,7 @@ class MemoryReader:
             if reranking is not None:
                 hits = (await reranking.rerank_hits(request.text, hits, precedence))[: asked.limit]
             hits = hits if room is None else results.limit_chars(hits, room)
-            told["memory__record__count"] = len(hits)
+            attributes["memory__record__count"] = len(hits)
         return hits
 
     async def _search_for_prompt(
@@ -503,13 +508,21 @@ class MemoryReader:
         ids = {hit.memory.id for hit in shown}
         return shown, [hit for hit in found if hit.memory.id not in ids]
 
-    async def _insert_newer(self, hits: Sequence[Hit], others: Sequence[Hit]) -> builtins.list[Hit]:
+    async def _insert_newer(self, query: str, hits: Sequence[Hit], others: Sequence[Hit]) -> builtins.list[Hit]:
         """Return hits with the newer memories on their subjects, each before the hit that it may replace."""
         if not hits:
             return []
         now, find = self._shared.now, same_subject_other_value
         found = await self._read_each_namespace(
-            lambda reader: find_newer_hits(reader, hits, others, has_other_value=find, valid_at=now)
+            lambda reader: find_newer_hits(
+                reader,
+                hits,
+                others,
+                query=query,
+                has_other_value=find,
+                shared_dimensions=self._shared_dimensions,
+                valid_at=now,
+            )
         )
         return insert_newer(hits, {key: hit for newer in found for key, hit in newer.items()})
 

@@ -95,8 +95,8 @@ class RelevanceBounds:
     The values were chosen on the recall set and the exact sets in tests/data, see ``benchmarks/precision.py``.
     """
 
-    relevance: float = 0.14  # minimum relevance of the best hit; if it is lower, no hit is displayed
-    share: float = 0.55  # minimum relevance of a hit, relative to the highest one
+    relevance: float = 0.25  # minimum relevance of the best hit; if it is lower, no hit is displayed
+    share: float = 0.3  # minimum relevance of a hit, relative to the highest one
 
 
 DISPLAY_BOUNDS: Final = RelevanceBounds()
@@ -314,12 +314,6 @@ class NodeAttributes:
     trusts: NDArray[np.int8]  # index of the trust in `ORIGINS`
     wordings: NDArray[np.int64]  # duplicate fingerprint, from `duplicates.duplicate_fingerprint`
 
-    @property
-    def columns(self) -> tuple[NDArray[Any], ...]:
-        """All columns, in the order of the constructor's arguments."""
-        text = self.created, self.types, self.topics, self.scripts, self.asking
-        return *text, self.ends, self.origins, self.trusts, self.wordings
-
     def unexpired_mask(self, moment_ms: int) -> NDArray[np.bool_]:
         """Return a mask of the nodes that have not expired at a time in milliseconds since 1970."""
         return self.ends > moment_ms
@@ -401,7 +395,7 @@ class Prefetch(Protocol):
     def nearest(self, vector: Vectors, limit: int, where: EngineFilter | None = None) -> object:
         """Prefetch `Reader.nearest`."""
 
-    def nearest_many(self, vectors: Vectors, limit: int) -> object:
+    def nearest_many(self, vectors: Vectors, limit: int, where: EngineFilter | None = None) -> object:
         """Prefetch `Reader.nearest_many`."""
 
     def sample(self) -> Vectors | None:
@@ -510,9 +504,9 @@ class Reader(Protocol):
     def nearest(self, vector: Vectors, limit: int, where: EngineFilter | None = None) -> Matches:
         """Return up to *limit* nodes with the highest cosine to the normalized *vector*."""
 
-    def nearest_many(self, vectors: Vectors, limit: int) -> list[Matches]:
+    def nearest_many(self, vectors: Vectors, limit: int, where: EngineFilter | None = None) -> list[Matches]:
         """Return the result of `nearest` for each row of *vectors*."""
-        return [self.nearest(vector, limit) for vector in vectors]
+        return [self.nearest(vector, limit, where) for vector in vectors]
 
     def similarities(self, vector: Vectors, nodes: Nodes) -> Scores:
         """Return the highest cosine between the normalized *vector* and the vectors of each node."""
@@ -542,9 +536,18 @@ class Reader(Protocol):
         """Return the inverse document frequency of each term of the query."""
 
     def links(
-        self, nodes: Nodes, direction: Direction = "both", types: Collection[LinkType] | None = None
+        self,
+        nodes: Nodes,
+        direction: Direction = "both",
+        types: Collection[LinkType] | None = None,
+        *,
+        words: Collection[str] | None = None,
     ) -> LinkTable:
-        """Return the deduplicated links that start (``out``) or end (``in``) at *nodes*, or both."""
+        """
+        Return the deduplicated links that start (``out``) or end (``in``) at *nodes*, or both.
+
+        *types* and *words* select links by type and by relationship word.
+        """
 
     def links_of_many(self, nodes: Sequence[int] | Nodes, direction: Direction = "both") -> list[list[Link]]:
         """Return the links of each node as `Link` objects, ordered by time."""

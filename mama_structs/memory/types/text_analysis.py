@@ -36,7 +36,7 @@ MAX_EMBEDDED_CHARS: Final = 65_536
 MAX_INDEXED_CHARS: Final = 262_144
 """Maximum number of characters in the word index."""
 
-ANALYSIS_VERSION: Final = 4
+ANALYSIS_VERSION: Final = 5
 """Version of the analysis rules. Terms and columns that were computed with another version are computed again."""
 
 BIGRAM_PREFIX: Final = "\u0001"
@@ -232,10 +232,16 @@ _KOREAN_STOP_WORDS: Final = frozenset(
     되는 된다 됐다 됐나 되어 된 될 됨 있다 있는 있나 있었나 있었다 있는지 없다 없는 없나 없이 않다 않는 않은
     않고 않았나 않기로 같은 같이 그리고 그래서 그런데 하지만 그러나 지금 지금은 이제 현재 모두 모든 다 좀 잘 안
     못 만 뿐 줘 주세요 달라 보여 알려 인가 인가요 일까 였나 이유 이유는 이유가 어떻게든 무엇인가 무엇이었나
-    뭐였지 뭐였나 뭐라고 뭐였 뭘로 무엇이었 누구한테 누구의 언제까지 언제부터 어디로 어디까지 어땠 어때 얼마까지
+    뭔 뭐라고 뭐였 뭘로 무엇이었 누구한테 누구의 언제까지 언제부터 어디로 어디까지 어땠 어때 얼마까지
     며칠 며칠까지 몇번 몇초 몇분 몇시 몇시간 몇일 몇명 몇개 몇년 몇월 몇주 몇달 몇살 하나요 하죠 되나요 있나요 없나요
     주나요 있을까 있을까요 있었더 할수 줄 알려주 알려줘 알려주세요
     """.split()  # noqa: SIM905 - a list would be a page long
+)
+
+# Question words are also stop words with any suffix or form of the copula, as in 누구야, 얼마지 and 몇시였어.
+_QUESTION_STEMS: Final = frozenset(one for one in _KOREAN_STOP_WORDS if one[0] in "누얼언어무며뭐뭔몇왜")
+_QUESTION_ENDINGS: Final = _SUFFIXES | frozenset(
+    "야 이야 지 이지 니 이니 냐 이냐 요 이요 래 이래 랑 하고 데 였어 였니 이었어 이었니".split()  # noqa: SIM905
 )
 
 # Chinese question words and particles, simplified and traditional. A bigram that contains one is a stop word too.
@@ -532,7 +538,7 @@ _stem_cache: Final = _WordCache(_stem)
 def _korean_terms(word: str) -> KindedTerms:
     """Return the terms of a Hangul word: the word without particles, and its bigrams."""
     root = word if word in _KOREAN_STOP_WORDS else _strip_suffixes(word)
-    if root in _KOREAN_STOP_WORDS:
+    if root in _KOREAN_STOP_WORDS or _is_question_word(word[:_MAX_STRIPPED_CHARS]):
         return ((root, _TermKind.STOP),)
     found = [(root, _TermKind.WORD)]
     # If all syllables but the first form a suffix, index the first syllable too, as in 값이. This also splits 결과.
@@ -540,6 +546,11 @@ def _korean_terms(word: str) -> KindedTerms:
         found.append((root[0], _TermKind.ROOT))
     # Use bigrams of the whole word, because its stem is not always detected. Bigrams of frequent suffixes weigh little.
     return (*found, *_bigram_terms(word))
+
+
+def _is_question_word(word: str) -> bool:
+    """Return True for a Korean question word with an ending."""
+    return any(word[:at] in _QUESTION_STEMS and word[at:] in _QUESTION_ENDINGS for at in range(1, len(word)))
 
 
 def _strip_suffixes(word: str) -> str:

@@ -16,6 +16,7 @@ from mama_structs._internal import validation as _check
 from mama_structs._internal.event_loop import LoopGuard, is_model_call
 from mama_structs.errors import MemoryNotFound, SessionClosed
 from mama_structs.memory.embedding.batch_service import EmbeddingService
+from mama_structs.memory.embedding.protocol import shared_dimensions
 from mama_structs.memory.graph.results import TraversedMemory
 from mama_structs.memory.graph.traversal import TraversalCache
 from mama_structs.memory.save.automatic_links import LinkingContext
@@ -89,7 +90,11 @@ class NamespaceServices:
     @property
     def linking(self) -> LinkingContext:
         """The parameters of automatic linking."""
-        return LinkingContext(policy=self.settings.linking, calibration=self.embedding.embedder.calibration)
+        return LinkingContext(
+            policy=self.settings.linking,
+            calibration=self.embedding.embedder.calibration,
+            shared_dimensions=shared_dimensions(self.embedding.embedder),
+        )
 
     @property
     def now(self) -> datetime:

@@ -14,17 +14,22 @@ from mama_structs.memory.embedding.protocol import Calibration, QueryVectors, pa
 from mama_structs.memory.engines.local.views.vector_index import VectorIndex
 from mama_structs.memory.search.candidates import PreparedQuery, StoreSample, collect_candidates
 from mama_structs.memory.search.search_request import SearchRequest
-from mama_structs.memory.search.time_expressions import find_period
+from mama_structs.memory.search.time_expressions import Period, find_period
 from mama_structs.testing.plain_engine import PlainReader
 
 CALIBRATION = Calibration(0.3, 12.0)
+NOW = datetime(2026, 4, 1, tzinfo=UTC)
 
 
-def question(reader: PlainReader, words: str = "", seed: int = 0) -> PreparedQuery:
+def make_request(text: str, vectors: QueryVectors, *, period: Period | None = None) -> SearchRequest:
+    """Return a request for a search at a fixed time."""
+    return SearchRequest(text=text, content=text, vectors=vectors, period=period, now=NOW, calibration=CALIBRATION)
+
+
+def prepare_query(reader: PlainReader, words: str = "", seed: int = 0) -> PreparedQuery:
     """Return a prepared query with a random vector."""
-    vector = np.random.default_rng(seed).standard_normal(6).astype(np.float32)
-    vector /= np.linalg.norm(vector)
-    return PreparedQuery.read(reader, words, unadjusted_query(vector), CALIBRATION)
+    (vector,) = unit_rows(np.random.default_rng(seed), 1, 6)
+    return PreparedQuery.read(reader, make_request(words, unadjusted_query(vector)))
 
 
 def unit_rows(chance: np.random.Generator, count: int, dimensions: int) -> np.ndarray:
@@ -69,7 +74,12 @@ def test_prepared_query_sums_the_rarity_of_its_words():
     reader.put(plain_memory("a", "backup"))
     reader.put(plain_memory("b", "lunch"))
 
-    assert question(reader, "backup zebra").rarity > question(reader, "zebra").rarity > question(reader, "").rarity == 0
+    assert (
+        prepare_query(reader, "backup zebra").rarity
+        > prepare_query(reader, "zebra").rarity
+        > prepare_query(reader, "").rarity
+        == 0
+    )
 
 
 @given(pieces=st.lists(st.integers(0, 3), max_size=6), asked=st.lists(st.integers(0, 7), max_size=8))
@@ -94,7 +104,7 @@ def test_sample_contains_a_vector_of_each_group(is_first):
     vector = np.array(with_rest, np.float32)
     query = QueryVectors(plain=vector, same=vector, other=vector, has_rest=True, shared_dimensions=2)
 
-    assert [is_first, not is_first] == sample.rest.tolist()
+    assert [1, 1] == [len(group) for group in sample.groups]
     assert 2 == len(sample.nearest(sample.center(query)))
 
 
@@ -111,9 +121,9 @@ def test_groups_have_nearly_the_same_mean_nearness():
     vector = np.concatenate([np.full(4, np.sqrt(0.3) / 2), [np.sqrt(0.7), 0]]).astype(np.float32)
     across = np.append(vector[:4] / np.linalg.norm(vector[:4]), [0, 0]).astype(np.float32)
     vectors = QueryVectors(plain=vector, same=vector, other=across, has_rest=True, shared_dimensions=4)
-    query = PreparedQuery.read(reader, "", vectors, CALIBRATION)
+    query = PreparedQuery.read(reader, make_request("", vectors))
     nearness = query.collect(reader, reader.window()[::-1]).signals.nearness
-    raw = query.centred.similarities(rows)
+    raw = np.concatenate([rows[:count] @ query.same[0], rows[count:] @ query.other[0]])
     difference = raw[count:].mean() - raw[:count].mean()
     remaining = query.baseline.spread * (nearness[count:].mean() - nearness[:count].mean())
 
@@ -124,7 +134,7 @@ def test_groups_have_nearly_the_same_mean_nearness():
 class Recorder:
     """Records the queries that a plan issues, as comparable values."""
 
-    NAMES = frozenset({"nearest", "words", "window", "rarity", "sample", "find_temporal_neighbours"})
+    NAMES = frozenset({"nearest_many", "words", "window", "rarity", "sample", "find_temporal_neighbours"})
 
     def __init__(self, target: PlainReader | None, calls: list) -> None:
         self.target, self.calls = target, calls
@@ -153,25 +163,31 @@ class ExpectingReader(Recorder):
 @pytest.mark.parametrize("text", ["backup", "backup last week"])
 def test_collecting_prefetches_its_queries(text):
     """An engine on a server answers the queries for candidates in few round trips."""
-    reader, now = PlainReader(), datetime(2026, 4, 1, tzinfo=UTC)
+    reader = PlainReader()
     for number, row in enumerate(unit_rows(np.random.default_rng(2), 12, 6)):
         reader.put(plain_memory(f"m{number}", "backup"), vectors=row[np.newaxis])
     recorded = ExpectingReader(reader)
-    request = SearchRequest(
-        text=text,
-        content=text,
-        vectors=unadjusted_query(unit_rows(np.random.default_rng(3), 1, 6)[0]),
-        period=find_period(text, now),
-        now=now,
-        calibration=CALIBRATION,
-    )
+    vectors = unadjusted_query(unit_rows(np.random.default_rng(3), 1, 6)[0])
+    request = make_request(text, vectors, period=find_period(text, NOW))
 
     assert 12 == len(collect_candidates(recorded, request).candidates.nodes)
-    assert {"nearest", "words", "rarity", "sample"} <= {one[0] for one in recorded.calls}
+    assert {"nearest_many", "words", "rarity", "sample"} <= {one[0] for one in recorded.calls}
     assert set(recorded.calls) <= set(recorded.expected)
 
 
 def test_sample_keeps_different_vectors_with_equal_first_component():
     rows = np.eye(4, dtype=np.float32)[[1, 2, 1, 3]]
 
-    assert [1, 2, 3] == StoreSample.from_vectors(rows, 4).rows.argmax(axis=1).tolist()
+    assert [1, 2, 3] == StoreSample.from_vectors(rows, 4).groups[0].argmax(axis=1).tolist()
+
+
+def test_long_memory_has_less_nearness_than_short_one_with_equal_similarity():
+    """The best of many similarities is high by chance. A memory without vectors has no nearness."""
+    reader, (vector,) = PlainReader(), unit_rows(np.random.default_rng(0), 1, 6)
+    for number, pieces in enumerate([[vector], [vector, -vector, -vector], []]):
+        reader.put(plain_memory(f"m{number}"), vectors=np.array(pieces, np.float32).reshape(-1, 6))
+    query = PreparedQuery.read(reader, make_request("", unadjusted_query(vector)))
+    signals = query.collect(reader, reader.window()[::-1]).signals
+
+    assert signals.nearness[0] > signals.nearness[1] > signals.nearness[2] == 0
+    assert signals.standings[0] == signals.standings[1] > signals.standings[2] == 0

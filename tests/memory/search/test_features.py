@@ -44,22 +44,20 @@ def test_weights_have_the_expected_signs():
     """A nearer text with more words ranks higher and is more relevant; a text that asks ranks lower."""
     ranking, relevance = features.load_weights()["ranking"], features.load_weights()["relevance"]
 
-    assert min(ranking[name] for name in ("meaning", "words", "best words", "before", "after", "period")) > 0
+    assert min(ranking[name] for name in ("meaning", "words", "neighbour", "period")) > 0
     assert ranking["questions"] < 0
-    assert min(relevance[name] for name in ("standing", "words", "behind")) > 0
+    assert min(relevance[name] for name in ("standing", "words", "share", "links")) > 0 > relevance["unrelated"]
 
 
-def test_text_features_estimate_word_matches_in_other_scripts():
-    """The nearest text in another script gets a match by its similarity, unless borrowed words match better."""
-    columns = features.text_features(
-        signals(
-            (2.0, 4.0, 4.0), words=(4.0, 0.0, 3.6), foreign=(False, True, True), lengths=(20.0,) * 3, asking=(0.0,) * 3
-        ),
-        rarity=8.0,
-    )
+def test_word_match_depends_on_best_and_possible_match():
+    """The best text has less than a complete match if the query has words that it does not contain."""
 
-    np.testing.assert_allclose([0.5, 0.5 * features.FOREIGN_MATCH, 0.45], columns["words"])
-    np.testing.assert_allclose([1.0, features.FOREIGN_MATCH, 0.9], columns["best words"])
+    def match(words, rarity):
+        return features.word_match(signals(words, words), rarity)
+
+    np.testing.assert_allclose([1.0, 0.5], match((4.0, 2.0), rarity=4.0))
+    np.testing.assert_allclose([0.5, 0.25], match((4.0, 2.0), rarity=32.0))
+    np.testing.assert_array_equal([0.0, 0.0], match((0.0, 0.0), rarity=0.0))
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(1, 1e4)), min_size=1, max_size=10))
@@ -81,18 +79,29 @@ def test_text_features_questions_grow_with_their_share_and_shrink_with_length(te
 
 def test_neighbour_features_count_strong_neighbours_only():
     """A weak neighbour counts as little as a missing one."""
-    columns = {"meaning": np.array([0.9, 3.0, 0.0]), "best words": np.array([0.3, 0.5, 0.0])}
+    columns = {"meaning": np.array([1.2, 3.0, 0.0]), "words": np.array([0.2, 0.3, 0.0])}
     found = features.neighbour_features(columns, np.full(3, 20.0), np.array([-1, 0, 1]), np.array([1, 2, -1]))
 
-    np.testing.assert_allclose([0.0, 0.0, 2.6], found["before"])
-    np.testing.assert_allclose([2.6, 0.0, 0.0], found["after"])
+    strong = 3.0 - features.MIN_NEIGHBOUR_DEVIATIONS + 0.1 * features.DEVIATIONS_OF_WORDS
+    np.testing.assert_allclose([strong, 0.0, strong], found["neighbour"])
+
+
+@given(st.floats(0, 10), st.floats(0, 10))
+def test_neighbour_features_of_text_between_matches_are_those_of_the_stronger(first, last):
+    """Otherwise "after change 1" is found before an exact match, because both of its neighbours match."""
+    columns = {"meaning": np.array([first, 0.0, last]), "words": np.zeros(3)}
+    before, after = np.array([-1, 0, 1]), np.array([1, 2, -1])
+    least = features.MIN_NEIGHBOUR_DEVIATIONS
+    between = features.neighbour_features(columns, np.full(3, 20.0), before, after)["neighbour"][1]
+
+    assert between == pytest.approx(max(first, last, least) - least)
 
 
 def test_neighbour_features_of_long_texts_are_smaller():
-    columns = {"meaning": np.array([3.0, 0.0]), "best words": np.zeros(2)}
+    columns = {"meaning": np.array([3.25, 0.0]), "words": np.zeros(2)}
     found = features.neighbour_features(columns, np.array([10.0, 450.0]), np.array([-1, 0]), np.array([1, -1]))
 
-    np.testing.assert_allclose([0.0, 0.2], found["before"])
+    np.testing.assert_allclose([0.0, 0.2], found["neighbour"])
 
 
 @given(evidence=evidences, data=st.data())
@@ -145,16 +154,49 @@ def test_recency_feature_halves_every_thirty_days():
     np.testing.assert_allclose([1.0, 0.5, 0.25, 1.0], features.recency_feature(created, now_ms=100 * day))
 
 
-def test_relevance_features_take_the_best_standing_of_the_first_hits():
-    standings = np.array([1.0, 3.0, 2.0, 0.0, 0.0, 9.0])
-    found = features.relevance_features(np.arange(6.0, 0.0, -1.0), standings, np.full(6, 0.5))
+def test_relevance_features_judge_first_hit_by_standings_and_words():
+    """The highest two similarities of the first hits count for all hits, shares and links only for further ones."""
+    standings = np.array([1.0, 3.0, 6.0, 0.0, 0.0, 9.0])
+    scores = np.arange(6.0, 0.0, -1.0)
+    found = features.relevance_features(scores, standings, np.full(6, 0.5), np.full(6, 0.3), np.full(6, 2.0), total=6.5)
 
     assert (6, len(RELEVANCE_FEATURES)) == found.shape
-    np.testing.assert_allclose([3.0, 0.125, 0.0], found[0])
-    np.testing.assert_allclose([3.0, 0.125, -5.0], found[5])
+    np.testing.assert_allclose([5.0, 0.0625, 0.0, 0.0, 0.3], found[0])
+    np.testing.assert_allclose([5.0, 0.0625, -5.5, 2.0, 0.3], found[5])
+
+
+def test_relevance_features_of_one_hit_have_its_standing():
+    one = np.ones(1)
+
+    np.testing.assert_allclose(
+        [[4.0, 1.0, 0.0, 0.0, 1.0]], features.relevance_features(one, 4 * one, one, one, one, total=1.0)
+    )
+
+
+def test_word_coverage_of_other_script_is_neutral():
+    """A text that cannot contain the words of the query is no less relevant for that, unless it resembles nothing."""
+    found = CandidateSignals(
+        nearness=np.zeros(4),
+        standings=np.array([3.0, 3.0, 6.0, -1.0]),
+        words=np.zeros(4),
+        lengths=np.full(4, 20.0),
+        foreign=np.array([False, True, True, True]),
+        asking=np.zeros(4),
+    )
+    coverage = features.word_coverage(found, rarity=8.0)
+
+    np.testing.assert_allclose(features.FOREIGN_COVERAGE * np.array([0.0, 3.0, 6.0, 0.0]), coverage**4)
 
 
 def test_relevance_features_of_no_hits_are_empty():
     none = np.zeros(0)
 
-    assert (0, len(RELEVANCE_FEATURES)) == features.relevance_features(none, none, none).shape
+    assert (0, len(RELEVANCE_FEATURES)) == features.relevance_features(none, none, none, none, none, total=0.0).shape
+
+
+@pytest.mark.parametrize("count", [25, 1_000, 10_000])
+def test_expected_maximum_is_close_to_the_mean_of_samples(count):
+    highest = np.random.default_rng(0).standard_normal((300, count)).max(axis=1)
+
+    assert highest.mean() == pytest.approx(features.expected_maximum(count), abs=0.1)
+    assert 0 == features.expected_maximum(0) == features.expected_maximum(1)

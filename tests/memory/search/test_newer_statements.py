@@ -27,12 +27,20 @@ async def _save(memories, text, day, **more):
     return await memories.save_insight(text, created_at=START + timedelta(days=day), **more)
 
 
-async def _find(memories, memory, has_other_value=lambda newer, older: "port" in newer, **more):
+async def _find(memories, memory, has_other_value=lambda newer, older: "port" in newer, query=None, **more):
     hits = [hit for hit in await memories.search(memory.content, limit=20) if hit.id == memory.id]
 
     def plan(reader):
         node = reader.find(memory.id)
-        return find_newer_statements(reader, {node: hits[0]}, (), has_other_value=has_other_value, **more)
+        return find_newer_statements(
+            reader,
+            {node: hits[0]},
+            (),
+            query=query or memory.content,
+            has_other_value=has_other_value,
+            shared_dimensions=HashEmbedder().dimensions,
+            **more,
+        )
 
     return (await memories._shared.read(plan)).get(memory.id)
 
@@ -55,6 +63,28 @@ async def test_newer_memory_with_shared_name_is_no_replacement(memories):
     found = await _find(memories, old)
 
     assert (newer.id, False) == (found.memory.id, found.is_replacement)
+
+
+@pytest.mark.parametrize(
+    ("query", "is_found"),
+    [("What does the Skoda take?", True), ("What do I drive?", True), ("What fuel do we need?", False)],
+)
+async def test_newer_memory_must_share_word_of_query(memories, query, is_found):
+    """The common name of two memories may have nothing to do with the question."""
+    old = await _save(memories, "The Skoda of the user takes diesel", 1)
+    newer = await _save(memories, "The user washed the Skoda", 2)
+
+    found = await _find(memories, old, lambda *_texts: False, query)
+
+    assert (newer.id if is_found else None) == (found and found.memory.id)
+
+
+async def test_replacement_need_not_share_word_of_query(memories):
+    """A paraphrase has no word in common with any memory."""
+    old = await _save(memories, OLD, 1)
+    newer = await _save(memories, NEW, 2)
+
+    assert newer.id == (await _find(memories, old, query="Where do requests come in?")).memory.id
 
 
 async def test_unrelated_newer_memory_is_not_found(memories):
@@ -91,7 +121,14 @@ async def test_neighbours_of_many_memories_are_read_once(memories):
     def plan(reader):
         nodes = reader.find_many([one.id for one in saved])
         chosen = {node: hits[one.id] for node, one in zip(nodes, saved, strict=True)}
-        return find_newer_statements(Counted(reader), chosen, [*hits.values()], has_other_value=lambda *_texts: True)
+        return find_newer_statements(
+            Counted(reader),
+            chosen,
+            [*hits.values()],
+            query=OLD,
+            has_other_value=lambda *_texts: True,
+            shared_dimensions=HashEmbedder().dimensions,
+        )
 
     found = await memories._shared.read(plan)
 
@@ -107,7 +144,14 @@ async def test_newer_hit_is_inserted_before_the_outdated_one(memories):
 
     async def find(others):
         def plan(reader):
-            return find_newer_hits(reader, [hits[old.id]], others, has_other_value=lambda *_texts: True)
+            return find_newer_hits(
+                reader,
+                [hits[old.id]],
+                others,
+                query=OLD,
+                has_other_value=lambda *_texts: True,
+                shared_dimensions=HashEmbedder().dimensions,
+            )
 
         return await memories._shared.read(plan)
 
@@ -138,7 +182,14 @@ def test_memories_without_vectors_are_compared_with_candidates_only():
     old, new = (Hit(memory=memory, score=1.0, relevance=1.0, signals={}) for memory in reader.get([node, node + 1]))
 
     def find(candidates):
-        return find_newer_statements(reader, {node: old}, candidates, has_other_value=lambda *_texts: True)
+        return find_newer_statements(
+            reader,
+            {node: old},
+            candidates,
+            query=OLD,
+            has_other_value=lambda *_texts: True,
+            shared_dimensions=HashEmbedder().dimensions,
+        )
 
     assert {} == find([])
     assert "new" == find([new])["old"].memory.id

@@ -31,7 +31,13 @@ CALIBRATION = Calibration(0.3, 12.0)
 def fold(memories, *, similar=True):
     """Fold memories that have equal vectors, or orthogonal ones."""
     vectors = np.ones((len(memories), 1)) if similar else np.eye(len(memories))
-    return find_folds(memories, [None] * len(memories), wordings(memories), vectors.astype(np.float32), CALIBRATION)
+    return find_folds(
+        memories,
+        [None] * len(memories),
+        wordings(memories),
+        (vectors @ vectors.T).astype(np.float32),
+        CALIBRATION,
+    )
 
 
 def wordings(memories):
@@ -186,7 +192,13 @@ def test_folding_is_correct_on_half_b_of_month():
         for before in range(at):
             both = [before, at]
             pair = [memories[one] for one in both]
-            if [0, 0] == find_folds(pair, [None, None], wordings(pair), vectors[both], embedder.calibration):
+            if [0, 0] == find_folds(
+                pair,
+                [None, None],
+                wordings(pair),
+                vectors[both] @ vectors[both].T,
+                embedder.calibration,
+            ):
                 kind = stands.get((row["id"], rows[before]["id"]))
                 same = memories[before].content == memories[at].content
                 assert same or rows[before]["id"] in groups[row["id"]], (rows[before]["id"], row["id"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -63,14 +65,24 @@ def test_best_returns_distinct_items_best_first(values, limit):
     assert sorted(values.tolist(), reverse=True)[:limit] == values[found].tolist()
 
 
-def test_best_chunk_of_long_text_counts_less():
-    """The best of many similarities is high by chance. A memory without vectors has no nearness."""
-    baseline = CosineBaseline(mean=0.2, spread=0.1)
-    found = ranking.best_of_pieces(np.array([0.5, 0.5, 0.1, 0.1], np.float32), np.array([1, 0, 3]), baseline)
+@given(pieces=st.lists(st.lists(st.floats(-1, 1, width=32), max_size=3), min_size=1, max_size=6))
+def test_combined_similarities_are_between_mean_and_maximum_of_chunks(pieces):
+    """The best of many chunks is similar by chance. A memory without vectors has the similarity 0."""
+    values = np.array([value for own in pieces for value in own], np.float32)
+    assume(values.any())
+    found = ranking.combine_pieces(np.stack([values, values], axis=1), np.array([len(own) for own in pieces]))
 
-    assert found[0] == pytest.approx(3.0)
-    assert found[1] == 0.0
-    assert found[2] < found[0]
+    for own, (several, best) in zip(pieces, found, strict=True):
+        highest, mean = max(own, default=0.0), sum(own) / max(len(own), 1)
+        assert best == pytest.approx(highest, abs=1e-6)
+        highest -= ranking.PIECE_PENALTY * math.log(max(len(own), 1))
+        assert several == pytest.approx((highest + mean) / 2, abs=1e-6)
+
+
+def test_query_without_vector_is_equally_similar_to_texts_of_any_length():
+    found = ranking.combine_pieces(np.zeros((4, 2), np.float32), np.array([1, 0, 3]))
+
+    np.testing.assert_array_equal(np.zeros((3, 2)), found)
 
 
 @given(hnp.arrays(np.float64, st.integers(1, 12), elements=st.floats(-20, 20)))

@@ -457,6 +457,14 @@ def test_naive_time_is_utc():
     assert find_period("last week", NOW) == find_period("last week", naive)
 
 
+@pytest.mark.parametrize("query", ["from 20 December to 5 January", "between November and March"])
+def test_range_into_year_without_successor_is_clamped(query):
+    """There is no year 10000."""
+    period = find_period(f"What happened {query}?", datetime(9999, 12, 31, 12, tzinfo=UTC))
+
+    assert datetime.max.replace(tzinfo=UTC) == period.until
+
+
 @pytest.mark.parametrize("query", ["30 February", "31 June 2026", "2026-02-31", "9999 years ago", "13월에", "2월 31일"])
 def test_impossible_date_gives_no_period(query):
     """Examples are 30 February and a year out of range."""

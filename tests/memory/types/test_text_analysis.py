@@ -209,6 +209,20 @@ def test_query_omits_stop_words():
     assert {"가격", BIGRAM_PREFIX + "가격", BIGRAM_PREFIX + "격은"} == set(query_terms("가격은 얼마인가요"))
 
 
+@pytest.mark.parametrize(
+    "word", ["누구야", "누구지", "누구랑", "뭔가요", "뭐였지", "언제였어", "얼마야", "며칠이지", "몇시야"]
+)
+def test_korean_question_word_with_ending_is_stop_word(word):
+    """A memory does not contain the question word, so it would lower the share of matching words."""
+    assert query_terms("가격") == query_terms(f"가격 {word}")
+
+
+@pytest.mark.parametrize("word", ["누나", "몇몇", "왜가리", "언어"])
+def test_korean_noun_like_question_word_is_content_word(word):
+    """A sister, a heron and a language begin like question words."""
+    assert word in query_terms(f"가격 {word}")
+
+
 @pytest.mark.parametrize("text", ["what is it", "to be or not to be", "왜 그", "무엇을 어떻게"])
 def test_query_of_stop_words_keeps_them(text):
     """Documents contain them, so such a query still has results."""

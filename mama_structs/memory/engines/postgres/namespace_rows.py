@@ -81,7 +81,7 @@ class PostgresMemoryRow(NamedTuple):
 
 
 class LinkRow(NamedTuple):
-    """Columns of a link, as in `LinkTable`."""
+    """Columns of a link, as in `LinkTable`, and its relationship word."""
 
     source: int
     target: int
@@ -89,6 +89,7 @@ class LinkRow(NamedTuple):
     creator: int
     created: int
     confidence: float
+    word: str
 
 
 def to_term_counts(terms: Mapping[str, float]) -> dict[str, int]:

@@ -57,9 +57,9 @@ class PrefetchRecorder:
     def nearest(self, vector: Vectors, limit: int, where: EngineFilter | None = None) -> None:
         self.queries.append(self._reader.nearest_query(vector, limit, where))
 
-    def nearest_many(self, vectors: Vectors, limit: int) -> None:
+    def nearest_many(self, vectors: Vectors, limit: int, where: EngineFilter | None = None) -> None:
         for vector in vectors:
-            self.nearest(vector, limit)
+            self.nearest(vector, limit, where)
 
     def words(self, query: Query, limit: int, where: EngineFilter | None = None) -> None:
         self.word_scores(query)

@@ -658,7 +658,7 @@ def _add_links(statement: Statement, fetch_spec: FetchSpec, table: str) -> None:
 
 def _add_matching_links(statement: Statement, conditions: Iterable[str], *, complete: bool = False) -> None:
     """Add the links that match any of several conditions."""
-    columns = "l.id, l.source, l.target, l.type, l.creator, l.created, l.confidence" + ", l.entry" * complete
+    columns = "l.id, l.source, l.target, l.type, l.creator, l.created, l.confidence, l.word" + ", l.entry" * complete
     # Combine with UNION, because PostgreSQL would not use the indexes for OR or for a join.
     some = " UNION ".join(f"SELECT {columns} FROM links l WHERE l.namespace = $1 AND {rule}" for rule in conditions)
     if not complete:
@@ -668,7 +668,7 @@ def _add_matching_links(statement: Statement, conditions: Iterable[str], *, comp
             LINKS_TAG,
             f"FROM ({some}) l",
             numbers=" || ".join(f"array_agg({one})" for one in numbers),
-            texts="array_agg(l.id)",
+            texts="array_agg(l.id) || array_agg(l.word)",
             data="string_agg(float4send(l.confidence), ''::bytea)",
         )
         return
@@ -677,7 +677,7 @@ def _add_matching_links(statement: Statement, conditions: Iterable[str], *, comp
         f"FROM ({some}) l",
         score="l.confidence",
         numbers="ARRAY[l.source, l.target, l.type, l.creator, l.created]",
-        texts="ARRAY[l.id]",
+        texts="ARRAY[l.id, l.word]",
         data="l.entry",
     )
 

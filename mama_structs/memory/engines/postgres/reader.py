@@ -197,9 +197,9 @@ class PostgresReader(Reader):
     def duplicates(self, wordings: Sequence[int]) -> list[Nodes]:
         found = [node for node, _ in self._run_query(DuplicateQuery(tuple(wordings)))] if any(wordings) else []
         found += [node for node in self._unsent if node not in found]
-        said = dict(zip(found, (row.wording for row in self._get_rows(found)), strict=True))
+        fingerprints = dict(zip(found, (row.wording for row in self._get_rows(found)), strict=True))
         return [
-            np.array(sorted(node for node, its in said.items() if its == one != NO_FINGERPRINT), np.int64)
+            np.array(sorted(node for node, its in fingerprints.items() if its == one != NO_FINGERPRINT), np.int64)
             for one in wordings
         ]
 
@@ -329,7 +329,12 @@ class PostgresReader(Reader):
         return {term: math.log1p((live - often + 0.5) / (often + 0.5)) for term, often in having.items()}
 
     def links(
-        self, nodes: Nodes, direction: Direction = "both", types: Collection[LinkType] | None = None
+        self,
+        nodes: Nodes,
+        direction: Direction = "both",
+        types: Collection[LinkType] | None = None,
+        *,
+        words: Collection[str] | None = None,
     ) -> LinkTable:
         listed = to_node_list(nodes)
         kinds = None if types is None else {TYPE_NUMBERS[kind] for kind in types}
@@ -344,6 +349,8 @@ class PostgresReader(Reader):
         found = [self._links[link_id] for link_id in self._find_link_ids(listed, ENDS_BY_DIRECTION[direction])]
         if kinds is not None:
             found = [link for link in found if link.type in kinds]
+        if words is not None:
+            found = [link for link in found if link.word in words]
         return LinkTable(
             np.array([link.source for link in found], np.int64),
             np.array([link.target for link in found], np.int64),
@@ -631,19 +638,21 @@ class PostgresReader(Reader):
         self._change_tokens = row["texts"][1], row["texts"][2]
 
     def _cache_complete_link(self, row: Any) -> None:
-        link_id = questions.unescape_text(row["texts"][0])
+        link_id, word = map(questions.unescape_text, row["texts"])
         source, target, kind, creator, created = row["numbers"]
-        self._add_link_if_unknown(link_id, LinkRow(source, target, kind, creator, created, row["score"]))
+        self._add_link_if_unknown(link_id, LinkRow(source, target, kind, creator, created, row["score"], word))
         if link_id not in self._deleted_links:
             self._complete_links.setdefault(link_id, row["data"])
 
     def _cache_links(self, row: Any) -> None:
         if row["texts"] is not None:
-            count = len(row["texts"])
+            texts = [*map(questions.unescape_text, row["texts"])]
+            count = len(texts) // 2
             columns = [row["numbers"][at : at + count] for at in range(0, len(row["numbers"]), count)]
             confidences = np.frombuffer(row["data"], ">f4").tolist()
-            for link_id, link in zip(row["texts"], map(LinkRow, *columns, confidences), strict=True):
-                self._add_link_if_unknown(questions.unescape_text(link_id), link)
+            links = map(LinkRow, *columns, confidences, texts[count:])
+            for link_id, link in zip(texts[:count], links, strict=True):
+                self._add_link_if_unknown(link_id, link)
 
     def _add_link_if_unknown(self, link_id: str, link: LinkRow) -> None:
         # Ignore links that this plan has written or deleted, because the server's answer is older.
@@ -727,15 +736,15 @@ class PostgresReader(Reader):
 
     def _get_complete_link(self, link_id: str) -> Link | None:
         """Return a complete link from the cache, or None if it does not exist."""
-        told = self._complete_links[link_id]
-        if isinstance(told, bytes):
+        stored = self._complete_links[link_id]
+        if isinstance(stored, bytes):
             try:
-                told = self._complete_links[link_id] = _decode_link(told)
+                stored = self._complete_links[link_id] = _decode_link(stored)
             except (ValueError, RecursionError) as error:
                 raise StoreDamaged(
                     "a link cannot be read", file=self._location, findings=(f"link {link_id}",), hint="restore a backup"
                 ) from error
-        return told
+        return stored
 
     def _decode_content(self, digest: str, data: bytes | None) -> str:
         reason = "it is gone"

@@ -373,6 +373,7 @@ class PostgresWriter(PostgresReader, Writer):
             CREATORS.index(link.created_by),
             to_milliseconds(link.created_at),
             float(np.float32(link.confidence)),
+            link.metadata.original_relationship,
         )
         self._add_link(link.id, row)
         self._complete_links[link.id] = link
