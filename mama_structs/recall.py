@@ -32,7 +32,7 @@ class Conflict(JsonMixin):
     reason: str | None = None
 
 
-LeftOutReason = Literal["below the threshold", "already told", "no room", "superseded"]
+LeftOutReason = Literal["below the threshold", "already recalled", "no room", "superseded"]
 """Reason for which a recall left out a memory."""
 
 
@@ -44,8 +44,9 @@ class LeftOut(JsonMixin):
     Args:
         memory: The memory.
         relevance: Estimated relevance, 0 to 1, as in `Hit`.
-        reason: ``"below the threshold"`` if it is not relevant enough, ``"already told"`` if the conversation already
-            got it, ``"no room"`` if it does not fit into *max_chars*, and ``"superseded"`` if its successor is given.
+        reason: ``"below the threshold"`` if it is not relevant enough, ``"already recalled"`` if the conversation
+            already got it, ``"no room"`` if it does not fit into *max_chars*, and ``"superseded"`` if its successor is
+            given.
 
     """
 

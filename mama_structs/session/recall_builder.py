@@ -30,7 +30,7 @@ from mama_structs.tools.exposure import ToolSelector
 
 MIN_RECALL_CHARS: Final = 300
 MAX_HITS: Final = 10
-RECALL_BOUNDS: Final = RelevanceBounds(relevance=0.195, share=0.35)
+RECALL_BOUNDS: Final = RelevanceBounds(relevance=0.28, share=0.25)
 """
 Relevance bounds for recall: nothing is recalled if the best hit is below them.
 
@@ -80,15 +80,17 @@ async def build_recall(
         RelatedMemories.read,
         hits=hits,
         others=others,
+        query=text,
         where=memories._exclude_expired(EngineFilter()),
+        shared_dimensions=memories._shared_dimensions,
         resuming=is_resuming,
     )
-    grounds = attrs.evolve(
+    related = attrs.evolve(
         RelatedMemories.merge(await memories._read_each_namespace(read)),
         own_namespace=memories.namespace,
         hits={hit.memory.id: hit for hit in (*hits, *others)},
     )
-    plan = RecallPlan.make(grounds, hits, recall_log)
+    plan = RecallPlan.make(related, hits, recall_log)
     recall = plan.render(recall_log, checked_max_chars, at_ms=to_milliseconds(memories._shared.now))
     return attrs.evolve(recall, left_out=tuple(plan.explain(recall, hits, others))) if explain else recall
 

@@ -12,11 +12,19 @@ import numpy as np
 
 from mama_structs.memory.graph.results import Hit
 from mama_structs.memory.graph.traversal import Successors, select_rows
-from mama_structs.memory.save.conflict_detection import find_conflicting_pairs
+from mama_structs.memory.save.conflict_detection import find_foreign_conflicts
+from mama_structs.memory.save.conflict_records import (
+    DISMISSED_TAG,
+    MemoryConflict,
+    find_conflict_sources,
+    select_unresolved,
+)
 from mama_structs.memory.search.newer_statements import find_newer_statements, prefetch_newer
 from mama_structs.memory.statements.comparison import same_subject_other_value
+from mama_structs.memory.types.duplicates import duplicate_fingerprint
 from mama_structs.memory.types.engine import SYSTEM_CREATOR_INDEX, TYPE_NUMBERS, EngineFilter, Prefetch, Reader
 from mama_structs.memory.types.model import (
+    ORIGINS,
     DecisionMetadata,
     Link,
     LinkType,
@@ -32,7 +40,7 @@ from mama_structs.recall import Conflict
 MAX_RELATED: Final = 3
 # To find contradictions, the links of at most this many memories are read.
 MAX_LINKED_MEMORIES: Final = 64
-# To find contradictions, the texts of at most this many hits are compared.
+# To find conflicts between namespaces, the texts of at most this many hits are compared.
 MAX_COMPARED_HITS: Final = 6
 CONTRADICTION_WORDS: Final = frozenset(
     map(
@@ -67,6 +75,8 @@ class RelatedMemories:
     """The keys of `newer` whose newer memory states another value."""
     contradiction_links: Sequence[Link] = ()
     """Links that mark two memories as contradictory."""
+    stored_conflicts: Sequence[MemoryConflict] = ()
+    """Unresolved contradictions of the hits that saves detected."""
     checkpoint: Memory | None = None
     own_namespace: str | None = None
     """The session's own namespace, which is not named in the text."""
@@ -75,12 +85,21 @@ class RelatedMemories:
 
     @classmethod
     def read(
-        cls, reader: Reader, hits: Sequence[Hit], *, where: EngineFilter, resuming: bool, others: Sequence[Hit] = ()
+        cls,
+        reader: Reader,
+        hits: Sequence[Hit],
+        *,
+        query: str,
+        where: EngineFilter,
+        shared_dimensions: int,
+        resuming: bool,
+        others: Sequence[Hit] = (),
     ) -> RelatedMemories:
         """
-        Read the last checkpoint, and the memories that are related to *hits* and pass *where*.
+        Read the last checkpoint, and the memories that are related to *hits* of *query* and pass *where*.
 
-        *others* are hits that are not recalled, but may be newer than those that are.
+        *others* are hits that are not recalled, but may be newer than those that are. *shared_dimensions* is the number
+        of leading dimensions that the vectors of all texts have in common.
         """
         found = [hit.memory for hit in hits]
         checkpoints = attrs.evolve(where, types=CHECKPOINT_TYPES)
@@ -92,8 +111,8 @@ class RelatedMemories:
                 ahead.window(checkpoints, limit=1)
 
         reader.expect(prefetch)
-        newest = reader.window(checkpoints, limit=1) if resuming else ()
-        checkpoint = next(iter(reader.get(newest)), None)
+        last = reader.window(checkpoints, limit=1) if resuming else ()
+        checkpoint = next(iter(reader.get(last)), None)
         hit_nodes = reader.find_many([memory.id for memory in found])
         nodes = {node: memory for node, memory in zip(hit_nodes, found, strict=True) if node is not None}
         superseded = {hit.memory.id: hit.superseded_by for hit in hits if hit.superseded_by is not None}
@@ -105,10 +124,12 @@ class RelatedMemories:
                 if node is not None and hit.superseded_by is None
             },
             [hit for hit in (*hits, *others) if hit.superseded_by is None],
+            query=query,
             has_other_value=same_subject_other_value,
+            shared_dimensions=shared_dimensions,
             valid_at=where.valid_at,
         )
-        nodes.update((int(node), checkpoint) for node in newest if checkpoint is not None)
+        nodes.update((int(node), checkpoint) for node in last if checkpoint is not None)
         pairs = _read_links(reader, nodes)
         implementation_pairs = [
             (one, other)
@@ -120,11 +141,27 @@ class RelatedMemories:
         replaced_pairs = [
             (one, other) for one, other, kind in pairs if kind == EVOLUTION_NUMBER and one in {*nodes, *decisions}
         ]
-        # Only users and models create contradictions, so there are few, and reading their links is cheap.
-        opposing = sorted({one for one, _, kind in pairs if kind == ASSOCIATION_NUMBER}, reverse=True)[
-            :MAX_LINKED_MEMORIES
+        # These links are few, so reading them is cheap.
+        opposing = {one for one, _, kind in pairs if kind == ASSOCIATION_NUMBER}
+        opposing.update(find_conflict_sources(reader, np.array(sorted(nodes), np.int64)).tolist())
+        if replacing_ids := [one.memory.id for one in newer.values() if one.is_replacement]:
+            opposing.update(node for node in reader.find_many(replacing_ids) if node is not None)
+        read = reader.links_of_many(sorted(opposing, reverse=True)[:MAX_LINKED_MEMORIES], "out")
+        links = [link for own in read for link in own]
+        against = [link for link in links if _is_contradiction(link)]
+        dismissed = {(link.to_id, link.from_id) for link in links if DISMISSED_TAG in link.metadata.tags}
+        recalled = {memory.id for memory in nodes.values()}
+        stored = [
+            one
+            for one in select_unresolved(reader, links, where.valid_at)
+            if not recalled.isdisjoint({one.newer.id, one.older.id})
         ]
-        against = [link for own in reader.links_of_many(opposing, "out") for link in own if _is_contradiction(link)]
+        replacing = {one.older.id: one.newer for one in stored if _is_replacement(one)}
+        replacing |= {
+            memory_id: one.memory
+            for memory_id, one in newer.items()
+            if one.is_replacement and (memory_id, one.memory.id) not in dismissed
+        }
         # Read the successors, so that a superseded memory is never recalled alone.
         wanted = [*superseded.values(), *(end for link in against for end in (link.from_id, link.to_id))]
         ends = reader.find_many(wanted)
@@ -136,14 +173,16 @@ class RelatedMemories:
         current_successors = Successors(reader).newest(related_nodes) if related_nodes else {}
         named_nodes = list({*nodes, *related_nodes, *current_successors.values()})
         ids = dict(zip(named_nodes, reader.ids(named_nodes), strict=True))
+        newest = {memory_id: one.memory for memory_id, one in newer.items()} | replacing
         return cls(
-            memories={one.id: one for one in (*(one.memory for one in newer.values()), *found, *nodes.values())},
-            newer={memory_id: one.memory.id for memory_id, one in newer.items()},
-            outdated=frozenset(memory_id for memory_id, one in newer.items() if one.is_replacement),
+            memories={one.id: one for one in (*newest.values(), *found, *nodes.values())},
+            newer={memory_id: one.id for memory_id, one in newest.items()},
+            outdated=frozenset(replacing),
             superseded_by={**superseded, **{ids[node]: ids[newer] for node, newer in current_successors.items()}},
             explained_by=_group_pairs((ids[one], ids[other]) for one, other in implementation_pairs),
             predecessors=_group_pairs((ids[one], ids[other]) for one, other in replaced_pairs),
             contradiction_links=against,
+            stored_conflicts=[one for one in stored if not _is_replacement(one)],
             checkpoint=checkpoint,
         )
 
@@ -158,9 +197,13 @@ class RelatedMemories:
         maps: dict[str, Any] = {
             name: {key: value for one in field_values for key, value in one[name].items()} for name in names
         }
-        against = [link for one in several for link in one.contradiction_links]
-        outdated = frozenset().union(*(one.outdated for one in several))
-        return cls(**maps, contradiction_links=against, checkpoint=first.checkpoint, outdated=outdated)
+        return cls(
+            **maps,
+            contradiction_links=[link for one in several for link in one.contradiction_links],
+            stored_conflicts=[conflict for one in several for conflict in one.stored_conflicts],
+            checkpoint=first.checkpoint,
+            outdated=frozenset().union(*(one.outdated for one in several)),
+        )
 
     def get_memories(self, ids: Iterable[str]) -> list[Memory]:
         """Return the memories with these ids that may be recalled."""
@@ -172,18 +215,27 @@ class RelatedMemories:
         return memory is not None and memory_id not in self.superseded_by and get_outcome(memory) is not Outcome.FAILED
 
     def conflicts(self, hits: Iterable[Hit]) -> Iterator[Conflict]:
-        """Yield pairs of contradicting current memories: linked pairs, then pairs of *hits*."""
-        seen: set[frozenset[str]] = set()
+        """Yield pairs of contradicting memories: linked ones, stored conflicts, and *hits* of two namespaces."""
+        # Copies of a memory contradict the same memories.
+        seen: set[frozenset[int | str]] = set()
         for link in self.contradiction_links:
             pair = frozenset((link.from_id, link.to_id))
-            if pair not in seen and all(map(self.is_current, pair)):
-                seen.add(pair)
-                both = sorted((self.memories[one] for one in pair), key=lambda one: (one.created_at, one.id))
-                yield Conflict(memories=(both[1], both[0]), reason=link.metadata.reason)
+            if all(map(self.is_current, pair)):
+                older, newer = sorted((self.memories[one] for one in pair), key=lambda one: (one.created_at, one.id))
+                if (key := _wordings((newer, older))) not in seen:
+                    seen.add(key)
+                    yield Conflict(memories=(newer, older), reason=link.metadata.reason)
+        for one in self.stored_conflicts:
+            if (key := _wordings((one.newer, one.older))) not in seen:
+                seen.add(key)
+                yield Conflict(memories=(one.newer, one.older))
         found = (hit.memory for hit in hits if self.is_current(hit.memory.id) and not is_outcome_reason(hit.memory))
-        for newer, older in find_conflicting_pairs(islice(found, MAX_COMPARED_HITS)):
-            if frozenset((newer.id, older.id)) not in seen:
-                yield Conflict(memories=(newer, older))
+        yield from (Conflict(memories=pair) for pair in find_foreign_conflicts(islice(found, MAX_COMPARED_HITS)))
+
+
+def _wordings(memories: Iterable[Memory]) -> frozenset[int | str]:
+    """Return the duplicate fingerprints of memories, or the ids of memories without one."""
+    return frozenset(duplicate_fingerprint(one) or one.id for one in memories)
 
 
 def _read_links(reader: Reader, nodes: Iterable[int]) -> list[tuple[int, int, int]]:
@@ -206,6 +258,12 @@ def _has_implementations(memory: Memory | None) -> bool:
 
 def _has_ended(memory: Memory, at: datetime | None) -> bool:
     return at is not None and memory.valid_until is not None and memory.valid_until <= at
+
+
+def _is_replacement(conflict: MemoryConflict) -> bool:
+    """Return True if the newer memory states a change and is at least as trusted as the older one."""
+    newer, older = conflict.newer, conflict.older
+    return conflict.kind == "replaces" and ORIGINS.index(newer.trust) <= ORIGINS.index(older.trust)
 
 
 def _is_contradiction(link: Link) -> bool:

@@ -335,8 +335,8 @@ class Session:
 
         The text contains the last state of the work (if the message continues it), current memories on the topic,
         failures with their reasons, and contradictory memories. Of a long memory, the text contains the passage that
-        answers. An outdated statement is marked and follows the current one. A conversation and its forks get each
-        passage once, until the memory changes.
+        answers. An outdated statement is in a section of its own, and only with the current one. A conversation and its
+        forks get each passage once, until the memory changes.
 
         Args:
             message: A text, or a provider's message or list of messages, whose last user message is used.

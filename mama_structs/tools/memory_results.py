@@ -105,7 +105,7 @@ class MemoryEntry(TypedDict):
 
 
 class BriefMemory(MemoryEntry, total=False):
-    """A memory in a line; its id begins with its type, else that is told."""
+    """A memory in one line. `type` is given if the id does not begin with it."""
 
     type: str
     namespace: str
@@ -143,7 +143,7 @@ class Answering(FoundMemory):
 
 
 class Version(MemoryEntry, total=False):
-    """One version of what was decided on a topic."""
+    """One version of a decision on a topic."""
 
     type: str
     namespace: str
@@ -165,14 +165,14 @@ class OutcomeLine(TypedDict, total=False):
 
 
 class EvidenceLine(TypedDict, total=False):
-    """What a decision rests on."""
+    """A memory that a decision cites as evidence."""
 
     source: Required[str]
     content: str
 
 
 class Saved(TypedDict, total=False):
-    """What a tool that saves answers."""
+    """The answer of a tool that saves."""
 
     id: Required[str]
     note: str
@@ -223,7 +223,7 @@ class Whole(MemoryEntry, total=False):
 
 
 class WithContext(TypedDict, total=False):
-    """What load/context answers."""
+    """The answer of load/context."""
 
     memory: Required[Whole]
     note: str
@@ -239,7 +239,7 @@ class WithContext(TypedDict, total=False):
 
 
 class ByContext(TypedDict, total=False):
-    """What search/by_context answers."""
+    """The answer of search/by_context."""
 
     # Best first.
     found: Required[list[Answering]]
@@ -247,14 +247,14 @@ class ByContext(TypedDict, total=False):
 
 
 class Recent(TypedDict, total=False):
-    """What search/recent answers."""
+    """The answer of search/recent."""
 
     found: Required[list[RecentMemory]]
     note: str
 
 
 class ByTopic(TypedDict, total=False):
-    """What search/by_topic answers."""
+    """The answer of search/by_topic."""
 
     topic: Required[str]
     # Newest first.

@@ -379,7 +379,7 @@ async def search_by_context(
     """
     # Use these methods of the store, which are internal to the package and intended for these tools.
     best, more = await memories._search_for_prompt(query, types=types, limit=limit)
-    with_newer = await memories._insert_newer(best, more)
+    with_newer = await memories._insert_newer(query, best, more)
     found_ids = {hit.id for hit in (*best, *more)}
     best = [hit for hit in with_newer if not types or hit.type.value in types][:limit]
     left_out = len(found_ids - {hit.id for hit in best})

@@ -496,7 +496,7 @@ class TestHandle:
         """A tool's ``ctx`` comes from the caller, and is in no schema."""
 
         async def whoami(ctx: dict[str, str]) -> str:
-            """Say who asks."""
+            """Return the name of the caller."""
             return ctx["user"]
 
         session.tools.add(whoami)

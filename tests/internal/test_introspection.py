@@ -173,7 +173,7 @@ async def test_session_calls_sync_tools():
             return {"owner": key}
 
     def stock(item: str) -> dict[str, str]:
-        """Say what is there."""
+        """Return the stock."""
         return {"item": item}
 
     async with Session.open(sources=[Source(SCHEME, fetch=lambda key: {"name": key.upper()})]) as session:
@@ -183,7 +183,7 @@ async def test_session_calls_sync_tools():
         assert {"owner": "k1"} == await Shop().owner("k1")
         assert "K1" == (await Shop().owner("k1", include_references=True))["references"]["k1"]["name"]
         assert {"item": "ore"} == await session.call("stock", {"item": "ore"})
-        assert "Say what is there." == session.tools["stock"].description
+        assert "Return the stock." == session.tools["stock"].description
         assert ["item"] == list(session.tools["stock"].input_schema["properties"])
         answer = await session.call("parent", {"key": "k2", "include_references": True})
         assert "K2" == answer["references"]["k2"]["name"]

@@ -24,8 +24,8 @@ from mama_structs.session.related_memories import RelatedMemories
 LOGIN = "How do we do the login sessions on the server?"
 
 
-def render_recall(grounds, hits, recall_log, max_chars):
-    return RecallPlan.make(grounds, hits, recall_log).render(recall_log, max_chars)
+def render_recall(related, hits, recall_log, max_chars):
+    return RecallPlan.make(related, hits, recall_log).render(recall_log, max_chars)
 
 
 @pytest.fixture
@@ -170,6 +170,36 @@ async def test_recall_reports_conflict_of_linked_memories(session, login):
     await session.memories.supersede(other.id, "State is kept on the server", reasoning="we do not scale")
 
     assert () == (await session.recall(LOGIN, repeat=True)).conflicts
+
+
+async def test_recall_reports_stored_conflict_without_topic_until_it_is_dismissed(session):
+    """The conflict is reported if the message finds only one of the memories. Both are true after the dismissal."""
+    older = await session.memories.save_insight("The service supports retries.", created_at="2026-01-01")
+    newer = await session.memories.save_insight("The service does not support retries.")
+    (conflict,) = (await session.recall("Does the service support retries?", repeat=True)).conflicts
+
+    assert (newer.id, older.id) == tuple(memory.id for memory in conflict.memories)
+    await session.memories.dismiss_conflict(newer, older)
+    recalled = await session.recall("Does the service support retries?", repeat=True)
+    assert () == recalled.conflicts
+    assert {newer.id, older.id} == {hit.memory.id for hit in recalled.hits}
+    assert "Outdated:" not in recalled.text
+
+
+async def test_recall_marks_memory_as_outdated_by_stored_replacement(session):
+    """A newer memory that states a change replaces the older one. An untrusted one only contradicts it."""
+    older = await session.memories.save_insight("Ana stores the invoices in the blue cabinet", created_at="2026-01-01")
+    newer = await session.memories.save_insight("Ana no longer stores the invoices in the blue cabinet")
+    assert newer.warnings.possible_replacements
+    recalled = await session.recall("Where does Ana store the invoices?", repeat=True)
+
+    assert () == recalled.conflicts
+    assert f'"{older.content}"' in recalled.text.partition("Outdated:")[2]
+    await session.memories.delete(newer)
+    await session.memories.save_insight("Ana no longer stores the invoices in the blue cabinet", origin="outside")
+    recalled = await session.recall("Where does Ana store the invoices?", repeat=True)
+    assert recalled.conflicts
+    assert "Outdated:" not in recalled.text
 
 
 async def test_recall_reports_conflict_of_contradictory_texts_on_one_topic(session):
@@ -406,7 +436,7 @@ async def test_recall_explains_what_it_left_out(session, login):
     assert "below the threshold" in reasons.values()
     assert instead.id in {hit.memory.id for hit in first.hits}
     assert not reasons.keys() & {hit.memory.id for hit in first.hits}
-    assert {hit.memory.id: "already told" for hit in first.hits}.items() <= {
+    assert {hit.memory.id: "already recalled" for hit in first.hits}.items() <= {
         one.memory.id: one.reason for one in second.left_out
     }.items()
     assert {"below the threshold"} == {one.reason for one in nothing.left_out}
@@ -429,7 +459,7 @@ def test_recall_explains_lines_without_room():
 # Current and outdated statements
 
 
-def _make_grounds(*contents):
+def _make_outdated(*contents):
     """Return memories that the last one makes outdated, and their hits."""
     found = [plain_memory(f"insight_{one}", text, type=MemoryType.INSIGHT) for one, text in enumerate(contents)]
     hits = [Hit(memory=one, score=1.0, relevance=0.9, signals={}) for one in found]
@@ -437,23 +467,24 @@ def _make_grounds(*contents):
     return RelatedMemories(memories={one.id: one for one in found}, newer=newer, outdated=frozenset(newer)), hits
 
 
-def test_outdated_statement_follows_current_one_with_mark():
-    grounds, hits = _make_grounds("The port is 5432", "The port is 5433")
+def test_outdated_statement_follows_current_one_in_own_section():
+    related, hits = _make_outdated("The port is 5432", "The port is 5433")
 
-    recalled = render_recall(grounds, hits[:1], RecallLog(), 2_000)
+    recalled = render_recall(related, hits[:1], RecallLog(), 2_000)
 
-    current, outdated = [line for line in recalled.text.splitlines() if line.startswith("- ")]
-    assert "5433" in current
-    assert "(outdated)" not in current
-    assert outdated.startswith("- (outdated) insight")
+    lines = recalled.text.splitlines()[2:-1]
+    assert ["Current:", "Outdated:"] == lines[::2]
+    assert "5433" in lines[1]
+    assert "5432" in lines[3]
+    assert f"in its place [{hits[1].memory.id}]" in lines[3]
     assert [hits[1].memory, hits[0].memory] == [hit.memory for hit in recalled.hits]
 
 
 @given(st.integers(300, 700))
 def test_outdated_statement_is_never_recalled_alone(max_chars):
-    grounds, hits = _make_grounds("The port is 5432", f"The port is 5433. {FILLER * 3}")
+    related, hits = _make_outdated("The port is 5432", f"The port is 5433. {FILLER * 3}")
 
-    recalled = render_recall(grounds, hits[:1], RecallLog(), max_chars)
+    recalled = render_recall(related, hits[:1], RecallLog(), max_chars)
 
     assert "5433" in recalled.text or not recalled
 
@@ -578,13 +609,13 @@ def test_recall_shortens_memories_before_it_omits_any():
         plain_memory(f"decision_{one}_1700000000000_deadbeef", f"{one} " * 200, reasoning="x " * 99) for one in "ab"
     ]
     hits = [Hit(memory=one, score=1.0, relevance=1.0, signals={}) for one in found]
-    grounds = RelatedMemories(memories={one.id: one for one in found})
-    whole = render_recall(grounds, hits, RecallLog(), 2_000)
+    related = RelatedMemories(memories={one.id: one for one in found})
+    whole = render_recall(related, hits, RecallLog(), 2_000)
 
-    short = render_recall(grounds, hits, RecallLog(), len(whole.text) - 1)
+    short = render_recall(related, hits, RecallLog(), len(whole.text) - 1)
     told = RecallLog()
-    first = render_recall(grounds, hits, told, 400)
-    second = render_recall(grounds, hits, told, 400)
+    first = render_recall(related, hits, told, 400)
+    second = render_recall(related, hits, told, 400)
 
     assert tuple(hits) == whole.hits == short.hits
     assert len(whole.text) > len(short.text)
@@ -626,7 +657,14 @@ async def test_number_of_reads_is_independent_of_number_of_hits(session, login):
     counts = []
     for some in (hits[:1], hits):
         calls = []
-        plan = functools.partial(RelatedMemories.read, hits=some, where=EngineFilter(), resuming=False)
+        plan = functools.partial(
+            RelatedMemories.read,
+            hits=some,
+            query="Note",
+            where=EngineFilter(),
+            resuming=False,
+            shared_dimensions=HashEmbedder().dimensions,
+        )
         # The lambda runs within this iteration of the loop, so the loop variable has the right value.
         await session.memories._shared.read(lambda reader: plan(Counted(reader, calls)))  # noqa: B023
         counts.append(len(calls))
@@ -678,4 +716,21 @@ async def test_unrelated_newer_memory_follows_the_answer(session):
     recalled = await session.recall("What is Alice's favourite colour?")
 
     assert "Alice's favourite colour is green." == recalled.hits[0].content
-    assert "(outdated)" not in recalled.text
+    assert "Outdated:" not in recalled.text
+
+
+async def test_memories_with_many_unresolved_conflicts_are_not_outdated(session):
+    """Recall shows at most three conflicts, and marks no side of the others as outdated."""
+    for port in range(5):
+        await session.memories.save_insight(f"The API port is {8080 + port}.")
+    recalled = await session.recall("What is the API port?")
+
+    assert 3 == len(recalled.conflicts)
+    assert "Outdated:" not in recalled.text
+
+
+async def test_copies_of_a_memory_do_not_repeat_its_conflict(session):
+    for text in ("The API port is 8080.", "The API port is 9090.", "The API port is 9090!"):
+        await session.memories.save_insight(text)
+
+    assert 1 == len((await session.recall("What is the API port?")).conflicts)

@@ -62,7 +62,7 @@ async def long_list(count: int) -> list[int]:
 
 
 async def echo(text: str) -> str:
-    """Say it again."""
+    """Return the text."""
     return text
 
 

@@ -29,6 +29,7 @@ _FRAME = re.compile(
     r"<recalled>\nFrom memory, for you to know\. [^\n]+\n"
     rf"(?:Last checkpoint:\n{_LINE}\n)?"
     rf"(?:Current:\n(?:{_LINE}\n)+)?"
+    rf"(?:Outdated:\n(?:{_LINE}\n)+)?"
     rf"(?:Failed or partly successful:\n(?:{_LINE}\n)+)?"
     rf"(?:Contradictory, so ask which one is true:\n(?:- Q(?:{_ID})? against Q(?:{_ID})?(?: because Q)?\n)+)?"
     r"</recalled>"

@@ -19,8 +19,13 @@ import attrs
 import numpy as np
 
 from mama_structs.importers.mama_v1.migration_plan import BACKFILLED_KEY, MIGRATION_MARK_KEY, PlannedMemory, link_id
-from mama_structs.memory.embedding.protocol import Calibration
-from mama_structs.memory.save.automatic_links import CLOSE_IN_TIME_WORD, RELATED_WORD, same_subject_probabilities
+from mama_structs.memory.embedding.protocol import cosine_table
+from mama_structs.memory.save.automatic_links import (
+    CLOSE_IN_TIME_WORD,
+    RELATED_WORD,
+    LinkingContext,
+    same_subject_probabilities,
+)
 from mama_structs.memory.save.link_candidates import NearestFunction, collect_link_candidates
 from mama_structs.memory.types.engine import EngineFilter, Matches, Reader, Vectors
 from mama_structs.memory.types.model import Link, LinkMetadata, LinkType, Memory, MemoryType, to_milliseconds
@@ -97,7 +102,7 @@ class LinkBackfill:
                     self._add_link(newer, before, EVOLUTION_LINK)
 
     def find_candidates(
-        self, reader: Reader, batch: Sequence[PlannedMemory], calibration: Calibration
+        self, reader: Reader, batch: Sequence[PlannedMemory], linking: LinkingContext
     ) -> list[LinkCandidate]:
         """Pair each memory of a batch with memories on the same subject, the most probable pairs first."""
         if not self.policy.max_semantic:
@@ -111,17 +116,21 @@ class LinkBackfill:
             self._vector_table = reader.change, VectorTable.from_ids(reader, list(self._places))
         nearest = self._vector_table[1].nearest(np.concatenate([vectors[:MAX_COMPARED_PIECES] for _, vectors in asked]))
         return [
-            pair
-            for one, vectors in asked
-            for pair in self._find_candidates_of(reader, one, vectors, calibration, nearest)
+            pair for one, vectors in asked for pair in self._find_candidates_of(reader, one, vectors, linking, nearest)
         ]
 
     def _find_candidates_of(
-        self, reader: Reader, memory: Memory, vectors: Vectors, calibration: Calibration, nearest: NearestFunction
+        self, reader: Reader, memory: Memory, vectors: Vectors, linking: LinkingContext, nearest: NearestFunction
     ) -> list[LinkCandidate]:
         covered = self._linked_ids[memory.id]
         found = collect_link_candidates(
-            reader, memory, vectors, calibration=calibration, explicit=covered, nearest=nearest
+            reader,
+            memory,
+            vectors,
+            calibration=linking.calibration,
+            shared_dimensions=linking.shared_dimensions,
+            explicit=covered,
+            nearest=nearest,
         )
         probable = same_subject_probabilities(found.features)
         order = np.argsort(-probable, kind="stable")
@@ -130,7 +139,8 @@ class LinkBackfill:
         for row, other in zip(rows, reader.ids(found.nodes[rows]), strict=True):
             if other in self._places:
                 older, newer = sorted((memory.id, other), key=self._places.__getitem__)
-                similarity = _max_cosine(vectors, reader.vectors(int(found.nodes[row])))
+                table = cosine_table(vectors, reader.vectors(int(found.nodes[row])), linking.shared_dimensions)
+                similarity = round(float(table.max()), 6)
                 pairs.append(LinkCandidate(newer, older, round(float(probable[row]), 6), similarity))
         return pairs[:MAX_CANDIDATES]
 
@@ -238,8 +248,3 @@ class VectorTable:
             return Matches(self.nodes[order], scores[order])
 
         return nearest
-
-
-def _max_cosine(vectors: Vectors, others: Vectors) -> float:
-    """Return the largest cosine similarity between the chunks of two memories, rounded to six digits."""
-    return round(float((vectors.astype(np.float64) @ others.astype(np.float64).T).max()), 6)

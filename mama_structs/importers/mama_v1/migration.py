@@ -140,10 +140,10 @@ def compute_row_digest(memory: Memory) -> str:
     # Ignore the update time and references to other rows, because v1.0 changes both when a row is superseded.
     # Ignore mentions, because they depend on the host.
     old = memory.metadata.extra.get(OLD_COLUMNS_KEY)
-    said = (
+    columns = (
         {name: value for name, value in old.items() if name not in VOLATILE_COLUMNS} if isinstance(old, Mapping) else {}
     )
-    metadata = attrs.evolve(memory.metadata, extra={**memory.metadata.extra, OLD_COLUMNS_KEY: said})
+    metadata = attrs.evolve(memory.metadata, extra={**memory.metadata.extra, OLD_COLUMNS_KEY: columns})
     if isinstance(metadata, DecisionMetadata):
         metadata = attrs.evolve(metadata, outcome_at=None, history=())
     # Ignore a context's creation time, which is the row's update time: v1.0 changes it when the row is superseded.
@@ -470,10 +470,10 @@ class MigrationRun:
         await self._write_memories(standing, new)
         # Wait until all vectors and words are indexed.
         await self.shared.engine.wait_until_idle()
-        calibration = await self.shared.embedding.calibration()
+        await self.shared.embedding.calibration()
         likely: list[LinkCandidate] = []
         for asked in split_chunks([one for one in ours if one.memory.id in fill.fresh], CANDIDATE_BATCH_SIZE):
-            likely += await self.shared.read(partial(fill.find_candidates, batch=asked, calibration=calibration))
+            likely += await self.shared.read(partial(fill.find_candidates, batch=asked, linking=self.shared.linking))
             self._report_progress(len(asked))
         fill.add_associations(likely)
         fill.add_temporal_links()

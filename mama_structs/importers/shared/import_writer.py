@@ -127,8 +127,8 @@ class ImportWriter:
         memory = request.memory(self.shared.engine.namespace, now=self.shared.now, max_content=MAX_IMPORTED_CHARS)
         kind = self.outside.kind
         # Exclude the creation time, because it may be the modification time of the file.
-        said = compute_digest(memory.content, memory.topic or "", _encode_metadata(memory))
-        mark = {"from": kind, "key": one.key, "digest": said}
+        digest = compute_digest(memory.content, memory.topic or "", _encode_metadata(memory))
+        mark = {"from": kind, "key": one.key, "digest": digest}
         title = memory.topic or memory.content
         extra = {**one.extra, IMPORT_MARK_KEY: mark}
         memory = attrs.evolve(
@@ -138,7 +138,7 @@ class ImportWriter:
             metadata=attrs.evolve(memory.metadata, extra=extra),
         )
         encode_entry(Entry(memory))
-        return PreparedSave(request=request, memory=memory)
+        return PreparedSave(request=request, memory=memory, now=self.shared.now)
 
     async def _select_new_memories(self, drafts: Sequence[tuple[ImportedMemory, PreparedSave]]) -> list[PreparedSave]:
         """
