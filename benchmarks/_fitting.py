@@ -32,14 +32,14 @@ class Candidates:
         question: The question.
         labels: The label of each candidate. Candidates of one memory's parts share a label.
         features: Shape (candidates, features).
-        evidence: Evidence of the relevance of each candidate (`ranking.collect_features`), of shape (2, candidates).
+        evidence: Evidence of the relevance of each candidate (`ranking.collect_features`), of shape (3, candidates).
 
     """
 
     question: Question
     labels: Sequence[str]
     features: Values
-    evidence: Values = attrs.field(factory=lambda: np.zeros((2, 0)))
+    evidence: Values = attrs.field(factory=lambda: np.zeros((3, 0)))
 
     @property
     def is_answer(self) -> NDArray[np.bool_]:

@@ -140,9 +140,9 @@ def read(folder: Path) -> dict[str, list[Sample]]:
     }
 
 
-def read_recall(folder: Path) -> list[Sample]:
+def read_recall(folder: Path, others: Sequence[str] = ()) -> list[Sample]:
     """
-    Read the stores of the recall set.
+    Read the stores of the recall set, with *others* as further texts in each store.
 
     The language of a question is ``en`` if its whole store is English, else ``other``. A near duplicate has the label of
     its original. For questions of the kind ``why``, all memories are required, else only the first one.
@@ -150,6 +150,16 @@ def read_recall(folder: Path) -> list[Sample]:
     memories, questions = rows(folder / "stores.jsonl"), rows(folder / "questions.jsonl")
     originals = {row["id"]: row["same_as"] or row["id"] for row in memories}
     replaced = {row["supersedes"]: parse_time(row["created_at"]) - timedelta(hours=1) for row in memories}
+    start = parse_time("2026-11-28") - timedelta(days=300)
+    further = [
+        {
+            "id": f"other{hours}",
+            "type": "insight",
+            "content": text,
+            "created_at": (start + timedelta(hours=hours)).isoformat(),
+        }
+        for hours, text in enumerate(others)
+    ]
     samples = []
     for store in dict.fromkeys(row["store"] for row in memories):
         records = [
@@ -169,8 +179,14 @@ def read_recall(folder: Path) -> list[Sample]:
                 required = labels if row["kind"] == "why" else labels[:1]
                 found = {"query": row["message"], "relevant": required, "accepted": labels, "as_of": "2026-11-28"}
                 asked.append(found | {"kind": row["kind"], "lang": lang})
-        samples.append(Sample.from_records(records, asked))
+        samples.append(Sample.from_records([*records, *further], asked))
     return samples
+
+
+def read_large_recall(folder: Path, texts: Path) -> list[Sample]:
+    """Read the stores of the recall set, each with 1,000 unrelated texts of the sets in *texts*."""
+    memories, turns = rows(texts / "memories.jsonl"), rows(texts / "chat/turns.jsonl")
+    return read_recall(folder, [*(row["content"] for row in memories), *(row["text"] for row in turns)][:1_000])
 
 
 def read_external(folder: Path) -> dict[str, list[Sample]]:

@@ -5,7 +5,8 @@ The weights are fitted to tests/data/retrieval and tests/data/recall only, with 
 
 * Ranking: listwise softmax cross-entropy of the candidates, by `features.FEATURES`.
 * Relevance: logistic regression of "this hit answers", by `features.RELEVANCE_FEATURES`, on the first five hits of
-  each question.
+  each question. The stores of the recall set count twice: as they are, and with 1,000 unrelated texts each, because
+  unrelated texts are more similar to a message the more there are.
 
 Every figure of a set is with weights that were fitted to the other sets, except for the third-party sets of
 ``--external FOLDER``, which are evaluated with the final weights. The ablation fits again without each feature.
@@ -45,6 +46,7 @@ from _retrieval import (
     made_up,
     read,
     read_external,
+    read_large_recall,
     read_recall,
     saved,
 )
@@ -58,8 +60,9 @@ from mama_structs.memory.search.ranking import collect_features
 from mama_structs.memory.search.search_request import SearchQuery
 from mama_structs.memory.types.engine import Reader
 
-SHARED_TEXTS: Final = {name: other for name, other in FAMILY.items() if name != other}
-"""Sets that are only evaluated, with the set whose texts they share."""
+LARGE: Final = "recall in large stores"
+SHARED_TEXTS: Final = {name: other for name, other in FAMILY.items() if name != other} | {LARGE: "recall"}
+"""Sets that the ranking is not fitted to, with the set whose texts they share."""
 FIXED_WEIGHTS: Final = {"topic": 0.1, "recency": 0.02}
 """
 Weights that are not fitted. Few labels depend on topics, and none on recency, so that a fit would only find chance.
@@ -138,8 +141,9 @@ class JudgedHits:
             hits = one.ranked(ranking)[:JUDGED_HITS]
             if not hits:
                 continue
-            scores = one.features[hits] @ ranking
-            rows.append(features.relevance_features(scores, *one.evidence[:, hits]))
+            scores, links = one.features @ ranking, one.features[hits, FEATURES.index("links")]
+            total = float(np.logaddexp.reduce(scores))
+            rows.append(features.relevance_features(scores[hits], *one.evidence[:, hits], links, total=total))
             right.append(one.is_right[hits])
             answerable.append(np.full(len(hits), bool(one.question.relevant)))
             numbers.append(np.full(len(hits), number))
@@ -201,11 +205,12 @@ def evaluate(own: Lists, external: Lists) -> dict[str, Any]:
     fits = leave_one_out(own, SHARED_TEXTS, fit=fit_features)
     # Scores of a set have no weights that were fitted to it, as the scores of other stores.
     hits = {name: JudgedHits.from_candidates(own[name], fits[name]) for name in own}
-    relevance = fit_relevance({name: hits[name] for name in training})
+    judged = [*training, *({LARGE} & {*own})]
+    relevance = fit_relevance({name: hits[name] for name in judged})
     figures = []
     for name, lists in own.items():
         left_out = SHARED_TEXTS.get(name, name)
-        weights = fit_relevance({one: hits[one] for one in training if one != left_out})
+        weights = fit_relevance({one: hits[one] for one in judged if SHARED_TEXTS.get(one, one) != left_out})
         figures.append(relevance_figures(name, lists, hits[name], weights))
     for name, lists in external.items():
         figures.append(relevance_figures(name, lists, JudgedHits.from_candidates(lists, ranking), relevance))
@@ -279,7 +284,15 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tiny run that only shows that it works")
     chosen = parser.parse_args()
     embedder = CachedEmbedder(HashEmbedder() if chosen.quick else default_embedder(), chosen.vectors)
-    sets: Sets = made_up() if chosen.quick else {**read(RETRIEVAL_DATA), "recall": read_recall(RECALL_DATA)}
+    sets: Sets = (
+        made_up()
+        if chosen.quick
+        else {
+            **read(RETRIEVAL_DATA),
+            "recall": read_recall(RECALL_DATA),
+            LARGE: read_large_recall(RECALL_DATA, RETRIEVAL_DATA),
+        }
+    )
     third_party: Sets = read_external(chosen.external) if chosen.external else {}
     own = asyncio.run(collect_all(sets, embedder))
     external = asyncio.run(collect_all({name: third_party[name] for name in chosen.sets or third_party}, embedder))

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
-from mama_structs.memory.embedding.protocol import Embedder
+from mama_structs.memory.embedding.protocol import Embedder, shared_dimensions
 from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder
 from mama_structs.memory.save import automatic_links as linking
 from mama_structs.memory.save import link_candidates
@@ -299,7 +299,12 @@ def gather(records: Store, vectors: Sequence[Vectors], embedder: Embedder) -> Pa
         own = vectors[position]
         if record.memory.type is not MemoryType.CHECKPOINT:
             found = link_candidates.collect_link_candidates(
-                reader, record.memory, own, calibration=embedder.calibration, explicit=record.explicit
+                reader,
+                record.memory,
+                own,
+                calibration=embedder.calibration,
+                shared_dimensions=shared_dimensions(embedder),
+                explicit=record.explicit,
             )
             new.append(np.full(len(found.nodes), position))
             old.append(found.nodes)
@@ -423,8 +428,9 @@ def as_shipped(
     matters = {record.memory.id: record.matters for record in records}
     for record, own in zip(records, vectors, strict=True):
         asked = link_candidates.PendingLinks(memory=record.memory, vectors=own, explicit=record.explicit)
-        usual = link_candidates.SimilarityBaseline.from_reader(reader, embedder.calibration)
-        rules = linking.LinkingContext(policy=policy, calibration=embedder.calibration)
+        shared = shared_dimensions(embedder)
+        usual = link_candidates.SimilarityBaseline.from_reader(reader, embedder.calibration, shared)
+        rules = linking.LinkingContext(policy=policy, calibration=embedder.calibration, shared_dimensions=shared)
         (made,) = linking.choose_automatic_links(reader, [asked], rules, usual)
         reader.put(record.memory, vectors=own, links=[*explicit_links(record), *made])
         links += made
