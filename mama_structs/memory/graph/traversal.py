@@ -20,7 +20,6 @@ import numpy as np
 from cachetools import LRUCache
 from numpy.typing import NDArray
 
-from mama_structs.memory.save.link_candidates import in_sorted
 from mama_structs.memory.types.engine import (
     SYSTEM_CREATOR_INDEX,
     TYPE_NUMBERS,
@@ -30,6 +29,7 @@ from mama_structs.memory.types.engine import (
     Nodes,
     Prefetch,
     Reader,
+    in_sorted,
 )
 from mama_structs.memory.types.model import (
     OUTCOME_OF_WORD,

@@ -27,9 +27,15 @@ from mama_structs.memory.save.link_candidates import (
     Values,
     collect_many_link_candidates,
     find_nodes,
+)
+from mama_structs.memory.types.engine import (
+    SYSTEM_CREATOR_INDEX,
+    TYPE_NUMBERS,
+    EngineFilter,
+    Nodes,
+    Reader,
     union_nodes,
 )
-from mama_structs.memory.types.engine import SYSTEM_CREATOR_INDEX, TYPE_NUMBERS, EngineFilter, Nodes, Reader
 from mama_structs.memory.types.model import (
     Link,
     LinkMetadata,

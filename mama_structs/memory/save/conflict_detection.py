@@ -117,7 +117,7 @@ def _numbers_of_reasoning(memory: Memory) -> frozenset[str]:
 
 def find_foreign_conflicts(memories: Iterable[Memory]) -> Iterator[tuple[Memory, Memory]]:
     """
-    Yield pairs of memories of different namespaces with equal topics, the newer one of which conflicts with the other.
+    Yield conflicting pairs of memories of different namespaces with equal topics, the newer memory first.
 
     The newer memory comes first. Conflicts within one namespace are stored when the newer memory is saved.
     """

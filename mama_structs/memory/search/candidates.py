@@ -8,7 +8,7 @@ to them, or that directly precede or follow them in time.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Final
@@ -32,6 +32,9 @@ from mama_structs.memory.types.engine import (
     Prefetch,
     Reader,
     filter_names,
+    find_positions,
+    in_sorted,
+    union_nodes,
 )
 from mama_structs.memory.types.model import ORIGINS, LinkType, to_milliseconds
 from mama_structs.memory.types.text_analysis import detect_scripts
@@ -77,7 +80,7 @@ class Candidates:
 
     def positions(self, nodes: Nodes) -> IndexArray:
         """Return the indexes of *nodes* among the candidates, or -1 for other nodes."""
-        return _find_positions(self.nodes, nodes)
+        return find_positions(nodes, self.nodes)
 
 
 @attrs.frozen(eq=False)
@@ -311,7 +314,7 @@ class CandidateSet:
         """Return the set with a memory added. The memory must pass the search's filters."""
         if node in self.candidates.nodes:
             return self
-        nodes = _sorted_distinct([self.candidates.nodes, np.array([node], np.int64)])
+        nodes = union_nodes([self.candidates.nodes, np.array([node], np.int64)])
         return attrs.evolve(self, candidates=self.query.collect(reader, nodes))
 
 
@@ -333,22 +336,22 @@ def collect_candidates(reader: Reader, request: SearchRequest) -> CandidateSet |
     # Fetches nothing if the sample has not changed.
     reader.expect(lambda ahead: _prefetch_queries(ahead, request, query.nearest, where, limit))
     matches = _find_matches(reader, query, where, request.period, limit)
-    nodes = _sorted_distinct(matches)
+    nodes = union_nodes(matches)
     if len(nodes) < request.limit:
         # If the queries find too few memories, add others that pass the filter.
         matches.append(reader.window(where, limit=request.limit))
-        nodes = _sorted_distinct([nodes, matches[-1]])
+        nodes = union_nodes([nodes, matches[-1]])
     if not len(nodes):
         return None
     most = max(_MAX_FOLLOWED, request.limit)
-    followed = _sorted_distinct([found[:most] for found in matches])
+    followed = union_nodes([found[:most] for found in matches])
     table = links_as_of(reader.links(followed, "both", _FOLLOWED_LINK_TYPES), request.as_of)
     chains = Successors(reader, request.as_of)
     newest = chains.newest(followed, table).values()
     before, after = reader.find_temporal_neighbours(nodes, _MAX_NEIGHBOUR_GAP_MS)
     at = nodes.searchsorted(followed)
-    near = _sorted_distinct([before[at], after[at], _linked_nodes(table, newest, nodes, request)])
-    further = near[(near >= 0) & (_find_positions(nodes, near) < 0)]
+    near = union_nodes([before[at], after[at], _linked_nodes(table, newest, nodes, request)])
+    further = near[(near >= 0) & ~in_sorted(near, nodes)]
     if len(further):
         reader.expect(
             lambda ahead: (ahead.word_scores(request.terms, further), ahead.links(further, "in", {LinkType.EVOLUTION})),
@@ -357,27 +360,11 @@ def collect_candidates(reader: Reader, request: SearchRequest) -> CandidateSet |
     return CandidateSet(
         request=request,
         query=query,
-        candidates=query.collect(reader, _sorted_distinct([nodes, further])),
+        candidates=query.collect(reader, union_nodes([nodes, further])),
         table=table,
         chains=chains,
         neighbours=TemporalNeighbours(nodes, before, after),
     )
-
-
-def _sorted_distinct(parts: Sequence[Nodes]) -> Nodes:
-    """Return the distinct nodes of several arrays, ascending. It is several times faster than `numpy.unique`."""
-    nodes = np.sort(np.concatenate(parts))
-    is_new = np.ones(len(nodes), np.bool_)
-    is_new[1:] = nodes[1:] != nodes[:-1]
-    return nodes[is_new]
-
-
-def _find_positions(nodes: Nodes, wanted: Nodes) -> IndexArray:
-    """Return the indexes of *wanted* in *nodes*, which must be ascending, or -1 for other nodes."""
-    if not len(nodes):
-        return np.full(wanted.shape, -1, np.intp)
-    at = np.minimum(nodes.searchsorted(wanted), len(nodes) - 1)
-    return np.where(nodes[at] == wanted, at, -1)
 
 
 def _prefetch_queries(
@@ -425,7 +412,7 @@ def _linked_nodes(table: LinkTable, newest: Collection[int], known: Nodes, reque
     """
     leaders = np.fromiter(newest, np.int64)
     ends = np.stack([table.sources, table.targets], axis=1)
-    is_new = _find_positions(known, ends) < 0
+    is_new = ~in_sorted(ends, known)
     if np.count_nonzero(is_new) <= _MAX_LINKED:
         return np.concatenate([ends[is_new], leaders])
     order = np.argsort(-table.decayed_confidences(to_milliseconds(request.reference_time)), kind="stable")

