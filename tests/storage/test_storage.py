@@ -367,14 +367,15 @@ async def test_cancelled_close_runs_to_completion(tmp_path):
 
 async def test_cancelled_waiters_do_not_stop_their_jobs(storage):
     """Cancelled flushes and transactions continue, and the remaining waiters are answered."""
-    hold = threading.Event()
+    begun, hold = threading.Event(), threading.Event()
     storage.enqueue([("a", b"1")])
     tasks = [
-        asyncio.ensure_future(storage.transact(lambda rows: (hold.wait(600), rows.put("b", b"2")))),
+        asyncio.ensure_future(storage.transact(lambda rows: (begun.set(), hold.wait(600), rows.put("b", b"2")))),
         asyncio.ensure_future(storage.flush()),
         asyncio.ensure_future(storage.read(["a"])),
     ]
-    await asyncio.sleep(0.02)
+    # Until the transaction has begun, the thread may still run the read below before it.
+    await asyncio.to_thread(begun.wait, 600)
     other = asyncio.ensure_future(storage.flush())
     for task in tasks:
         task.cancel()
