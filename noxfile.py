@@ -58,13 +58,13 @@ def _install(session: nox.Session, *paths: str) -> None:
 
 
 def _install_hnswlib(session: nox.Session) -> None:
-    """Install hnswlib, which only large memories need. Warn if it cannot be built: it has no wheels."""
-    # With CI set, a failed build is an error, so that at least CI runs the tests of large memories.
+    """Install hnswlib, the optional HNSW library. Warn if it cannot be built: it has no wheels."""
+    # With CI set, a failed build is an error, so that at least CI runs the tests of both libraries.
     accepted = [0] if os.environ.get("CI") else [0, 1]
     session.run("python", "-m", "pip", "install", "-q", "--no-compile", HNSWLIB, silent=True, success_codes=accepted)
     found = "import importlib.util; print(importlib.util.find_spec('hnswlib'))"
     if "None" in str(session.run("python", "-c", found, silent=True)):
-        session.warn("hnswlib could not be built here (is there a C++ compiler?): tests of large memories are skipped")
+        session.warn("hnswlib could not be built here (is there a C++ compiler?): only voyager is tested")
 
 
 def _without(*paths: str) -> list[str]:
@@ -188,8 +188,8 @@ def tests(session: nox.Session) -> None:
     """
     Run the fast tests, including the tests of the docs, against the built package with this interpreter.
 
-    Tests that start servers or take minutes are excluded. Large stores are searched exactly, because only `others`
-    builds hnswlib.
+    Tests that start servers or take minutes are excluded. Large stores use voyager, because only `others` builds
+    hnswlib.
     """
     if EACH_TEST_ONCE and not session.posargs:
         _install(session, *HERE_IF_SPLIT)

@@ -46,11 +46,9 @@ from mama_structs.memory.engines.local.views.view_set import (
     load_views,
     read_changes_since,
 )
-from mama_structs.memory.types.codec import RecentChangeLog
 from mama_structs.memory.types.engine import EmbedderRecord, ProgressCallback, Reader, Writer, embedder_mismatch
 from mama_structs.settings import MemorySettings
-from mama_structs.storage.connection import ERASING_KEY_PREFIX
-from mama_structs.storage.sealed_rows import Rows, Snapshot
+from mama_structs.storage.sealed_rows import ERASING_KEY_PREFIX, Rows, Snapshot
 from mama_structs.storage.sqlite_errors import Issue
 from mama_structs.storage.sqlite_store import SqliteStorage, await_job, copy_error
 
@@ -152,7 +150,6 @@ class LocalEngine:
         self._views: ViewSet | None = None
         self._change = 0
         self._snapshot_at = 0
-        self._touched = RecentChangeLog()
         self._damaged: dict[str, str] = {}
         self._guard = threading.Lock()
         self._queue: deque[_PendingWrite[Any]] = deque()
@@ -405,7 +402,7 @@ class LocalEngine:
 
     def _reader(self, rows: Snapshot) -> JournalReader:
         views = self._catch_up(rows)
-        return JournalReader(rows, views, self._row_keys, self._change, self._touched, damaged=len(self._damaged))
+        return JournalReader(rows, views, self._row_keys, self._change, damaged=len(self._damaged))
 
     def _prepare(self, rows: Snapshot) -> None:
         self._head = self._read_head(rows)
@@ -474,8 +471,6 @@ class LocalEngine:
 
     def _use(self, loaded: LoadedViews) -> None:
         self._drop_views()
-        # The new views number nodes differently, so the recorded touched nodes are invalid.
-        self._touched.reset(max(loaded.change, self._change) + 1)
         self._views, self._change, self._damaged = loaded.views, loaded.change, loaded.damaged
         self._snapshot_at = loaded.snapshot_at
         if self._damaged:
@@ -546,9 +541,8 @@ class LocalEngine:
         if (changes.count or self._head is None) and self._reload_if_embedder_changed(rows):
             return
         loaded = LoadedViews(views, self._change, damaged=self._damaged)
-        touched = apply_changes(rows, self._row_keys, loaded, last, changes)
+        apply_changes(rows, self._row_keys, loaded, last, changes)
         self._change = last
-        self._touched.note(last, touched)
         self._schedule_slice()
 
     def _record_damaged(self, key: str, error: StoreDamaged) -> None:
@@ -580,7 +574,8 @@ class LocalEngine:
         group = _WriteGroup()
         failure: BaseException | None = None
         try:
-            while not self._storage.transact_in_job(lambda rows: self._write_group(rows, group)):
+            # A deletion must not wait for texts of conversations that have no room.
+            while not self._storage.transact_in_job(lambda rows: self._write_group(rows, group), is_independent=True):
                 # Replay changes of other processes before the transaction, because it blocks other writers.
                 self._storage.run_read_in_job(self._catch_up)
         except BaseException as error:  # noqa: BLE001 - passed to all waiting callers
@@ -657,7 +652,7 @@ class LocalEngine:
         self, one: _PendingWrite[Any], rows: Rows, views: ViewSet, group: _WriteGroup, is_due: Callable[[], bool]
     ) -> None:
         damaged = len(self._damaged)
-        writer = JournalWriter(rows, views, self._row_keys, self._change, self._touched, damaged=damaged, is_due=is_due)
+        writer = JournalWriter(rows, views, self._row_keys, self._change, damaged=damaged, is_due=is_due)
         try:
             with rows.savepoint():
                 one.result = one.plan(writer)
@@ -750,14 +745,17 @@ class LocalEngine:
             self._schedule_background(self._write_snapshot)
 
     def _write_snapshot(self, rows: Snapshot) -> bool:
-        if self._snapshot_folder is None:
+        if self._snapshot_folder is None or self._storage.is_read_only:
             return False
         views = self._catch_up(rows)
         if self._snapshots is None or views.unindexed_nodes:
             return False
         self._snapshot_at = self._change
         generation = self._snapshots.write(
-            self._change, build_snapshot_parts(rows, self._row_keys, views, self._change), last=self._change
+            self._change,
+            build_snapshot_parts(rows, self._row_keys, views, self._change),
+            last=self._change,
+            should_retain=views.vectors.should_retain,
         )
         if generation is not None:
             views.vectors.record_saved_files(generation.parts)

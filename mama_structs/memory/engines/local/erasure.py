@@ -9,14 +9,17 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from mama_structs.errors import StoreFull
 from mama_structs.memory.engines.local.journal_rows import read_head
 from mama_structs.memory.engines.local.views.snapshots import SnapshotStore
-from mama_structs.storage.connection import ERASING_KEY_PREFIX
-from mama_structs.storage.sealed_rows import Rows
+from mama_structs.storage.sealed_rows import ERASING_KEY_PREFIX, Rows
 from mama_structs.storage.sqlite_store import SqliteStorage
 
 JOURNAL_HELD_MESSAGE: Final = (
     "another process reads the journal as it was: its free pages and its log still hold what was there"
+)
+JOURNAL_FULL_MESSAGE: Final = (
+    "the disk has no room to rewrite the journal: its free pages and its log still hold what was there"
 )
 VIEWS_HELD_MESSAGE: Final = "another process writes views of the memories just now, as they were"
 
@@ -53,8 +56,11 @@ async def erase_from_disk(storage: SqliteStorage, views: Path | None, *, wait: f
     marks = dict(await storage.run_read(lambda rows: rows.items(ERASING_KEY_PREFIX)))
     if not marks:
         return ()
-    if not await storage.erase_deleted_data(wait=wait):
-        return (JOURNAL_HELD_MESSAGE,)
+    try:
+        if not await storage.erase_deleted_data(wait=wait):
+            return (JOURNAL_HELD_MESSAGE,)
+    except StoreFull:
+        return (JOURNAL_FULL_MESSAGE,)
     # From now on every process sees the erasing change when it builds views, so none reads older snapshots.
     directory = str(storage.directory)
     for key, value in marks.items():

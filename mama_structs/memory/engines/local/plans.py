@@ -22,7 +22,7 @@ from mama_structs.memory.engines.local.journal_rows import (
     number_key,
 )
 from mama_structs.memory.engines.local.views.view_set import ViewSet
-from mama_structs.memory.types.codec import Entry, RecentChangeLog, check_vectors, encode_entry, vectors_to_bytes
+from mama_structs.memory.types.codec import Entry, check_vectors, encode_entry, vectors_to_bytes
 from mama_structs.memory.types.engine import (
     Direction,
     EmbedderRecord,
@@ -36,6 +36,7 @@ from mama_structs.memory.types.engine import (
     Scores,
     Vectors,
     filter_names,
+    select_names,
     write_until_due,
 )
 from mama_structs.memory.types.model import Link, Memory, evidence_digests
@@ -52,9 +53,7 @@ CLEANUP_PART_SOURCES: Final = 256
 class JournalReader:
     """`Reader` of the local engine. Journal and views are at the same change number."""
 
-    def __init__(
-        self, rows: Snapshot, views: ViewSet, place: RowKeys, change: int, touched: RecentChangeLog, *, damaged: int = 0
-    ) -> None:
+    def __init__(self, rows: Snapshot, views: ViewSet, place: RowKeys, change: int, *, damaged: int = 0) -> None:
         self._rows = rows
         self._views = views
         self._row_keys = place
@@ -78,7 +77,6 @@ class JournalReader:
         self.links: Final = views.links.links
         self.lengths: Final = views.words.lengths
         self.relationships: Final = views.links.relationships
-        self.changed_nodes_since: Final = touched.since
 
     @property
     def damaged(self) -> int:
@@ -112,6 +110,14 @@ class JournalReader:
     def word_scores(self, query: Query, nodes: Nodes) -> Scores:
         """Return the BM25 score of the query for each of *nodes*."""
         return self._views.words.scores(resolve_terms(query), nodes)
+
+    def words_many(self, queries: Sequence[Query], limit: int) -> list[Matches]:
+        """Return the results of `words` for each query."""
+        return self._views.words.search_many([resolve_terms(query) for query in queries], limit)
+
+    def word_scores_many(self, queries: Sequence[Query], nodes: Sequence[Nodes]) -> list[Scores]:
+        """Return the results of `word_scores` for each query and its nodes."""
+        return self._views.words.scores_many([resolve_terms(query) for query in queries], nodes)
 
     def rarity(self, query: Query) -> dict[str, float]:
         """Return the inverse document frequency of each query term."""
@@ -183,9 +189,18 @@ class JournalReader:
         found = self._rows.items(f"{self._row_keys.notes}{prefix}")
         return {key.removeprefix(self._row_keys.notes): self._row_keys.note(key, value) for key, value in found}
 
-    def note_names(self, prefix: str = "") -> list[str]:
+    def note_names(
+        self, prefix: str = "", *, after: str | None = None, limit: int | None = None, last_first: bool = False
+    ) -> list[str]:
         """Return the names of the notes that start with *prefix*."""
-        return [key.removeprefix(self._row_keys.notes) for key in self._rows.keys(f"{self._row_keys.notes}{prefix}")]
+        begin = self._row_keys.notes
+        if limit is None:
+            return select_names(
+                (key.removeprefix(begin) for key in self._rows.keys(f"{begin}{prefix}")), after, limit, last_first
+            )
+        bound = None if after is None else f"{begin}{after}"
+        found = self._rows.page_of_keys(f"{begin}{prefix}", after=bound, limit=limit, last_first=last_first)
+        return [key.removeprefix(begin) for key in found]
 
     def notes_by_name(self, names: Sequence[str]) -> dict[str, str]:
         """Return the existing notes with these names. Raise `StoreDamaged` if one is damaged."""
@@ -232,22 +247,18 @@ class JournalWriter(JournalReader):
         views: ViewSet,
         place: RowKeys,
         change: int,
-        touched: RecentChangeLog,
         *,
         damaged: int = 0,
         is_due: Callable[[], bool] = lambda: False,
     ) -> None:
-        super().__init__(rows, views, place, change, touched, damaged=damaged)
+        super().__init__(rows, views, place, change, damaged=damaged)
         self._is_due = is_due
         self.needs_cleanup: bool = False
         self._rows_to_write = rows
-        self._touched = touched
-        self._before = change
         self._undo: list[Callable[[], object]] = []
         self._plan_change_number: int | None = None
         self._changed: set[int] = set()
         self._deleted: list[int] = []
-        self._touched_nodes: set[int] = set()
         self._erases = False
         # False while a view is being changed, because an error then leaves the view half changed.
         self._is_consistent = True
@@ -299,7 +310,7 @@ class JournalWriter(JournalReader):
             self._is_consistent = False
             node = self._views.add(numbers[-1], Entry(memory, (), numbers[-1]), one.vectors)
             self._undo.append(partial(self._views.remove, node))
-            self._touched_nodes.update([node, *self._views.link(node, one.links)])
+            self._views.link(node, one.links)
             self._is_consistent = True
             nodes.append(node)
         found = np.array(nodes, np.int64)
@@ -310,7 +321,7 @@ class JournalWriter(JournalReader):
             self._rows_to_write.put(number_key(self._row_keys.memories, number), encode_entry(entry))
             self._rows_to_write.put(number_key(self._row_keys.vectors, number), vectors_to_bytes(one.vectors))
             self._is_consistent = False
-            self._touched_nodes.update(self._views.link(node, more))
+            self._views.link(node, more)
             self._is_consistent = True
             self._update_evidence(node, (), one.memory.evidence, one.contents)
         return found
@@ -329,8 +340,6 @@ class JournalWriter(JournalReader):
         incoming = self.links(np.array([node]), "in").sources
         sources = np.unique(incoming).tolist()
         vectors = self.vectors(node)
-        # Damaged targets may be missing from the views.
-        targets = [end for end in (self.find(link.to_id) for link in entry.links) if end is not None]
         number = self._views.memory_table.number_of(node)
         self._update_evidence(node, entry.memory.evidence, (), {})
         self._is_consistent = False
@@ -342,7 +351,6 @@ class JournalWriter(JournalReader):
         self._plan_change()
         self._changed.discard(number)
         self._deleted.append(number)
-        self._touched_nodes.update([node, *targets, *sources])
         self._clean_up_or_defer(number, CleanupRow(id=memory_id, sources=self._views.memory_table.numbers(sources)))
         return len(entry.links) + len(incoming)
 
@@ -407,8 +415,6 @@ class JournalWriter(JournalReader):
                 salt=secrets.token_hex(8), changed=sorted(self._changed), deleted=self._deleted, erased=self._erases
             )
             self._rows_to_write.put(number_key(self._row_keys.changes, self._plan_change_number), encode_row(change))
-        if self._change != self._before:
-            self._touched.note(self._change, self._touched_nodes)
         return self._change
 
     def undo(self) -> None:
@@ -418,7 +424,6 @@ class JournalWriter(JournalReader):
         for step in reversed(self._undo):
             step()
         self._undo.clear()
-        self._touched.forget(self._before)
 
     def _put_version(
         self, node: int, before: Entry, memory: Memory, vectors: Vectors | None, links: Sequence[Link]
@@ -437,13 +442,12 @@ class JournalWriter(JournalReader):
             self._rows_to_write.put(number_key(self._row_keys.vectors, number), vectors_to_bytes(vectors))
         self._changed.add(number)
         self._is_consistent = False
-        ends = self._update_views(node, before, after, vectors)
+        self._update_views(node, before, after, vectors)
         self._undo.append(lambda: self._update_views(node, after, before, old_vectors))
         self._is_consistent = True
-        self._touched_nodes.update([node, *ends])
 
-    def _update_views(self, node: int, before: Entry, after: Entry, vectors: Vectors | None) -> list[int]:
-        """Replace a memory in the views with a new version. Return the targets of added and removed links."""
+    def _update_views(self, node: int, before: Entry, after: Entry, vectors: Vectors | None) -> None:
+        """Replace a memory in the views with a new version."""
         if before.memory != after.memory or vectors is not None:
             self._views.change(node, after, vectors)
         else:
@@ -454,9 +458,7 @@ class JournalWriter(JournalReader):
         gone = [link for link in before.links if now.get(link.id) != link]
         new = [link for link in after.links if old.get(link.id) != link]
         self._views.unlink(node, gone)
-        ends = self._views.link(node, new)
-        lost = [self.find(link.to_id) for link in gone]
-        return ends + [end for end in lost if end is not None]
+        self._views.link(node, new)
 
     def _drop_links(self, links: Sequence[Link]) -> None:
         by_source: dict[str, set[str]] = {}

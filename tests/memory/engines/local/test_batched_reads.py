@@ -49,6 +49,23 @@ def test_word_scores_do_not_depend_on_earlier_searches(steps, query):
     assert not searched.scores(query, nodes)[-2:].any()
 
 
+@given(STEPS, st.lists(st.tuples(DOCUMENTS, st.lists(st.integers(-1, 14), unique=True)), max_size=4), st.integers(0, 5))
+def test_queries_of_a_batch_find_what_single_queries_find(steps, asked, limit):
+    """Scores of removed and of unknown memories are 0."""
+    index = WordIndex()
+    for what, node, terms in steps:
+        if what == "add":
+            index.add(node, terms)
+        elif what == "remove":
+            index.remove(node)
+    queries, nodes = [query for query, _ in asked], [np.array(own, np.int64) for _, own in asked]
+    for query, own, scores in zip(queries, nodes, index.scores_many(queries, nodes), strict=True):
+        assert scores.tolist() == index.scores(query, own).tolist()
+    for query, matches in zip(queries, index.search_many(queries, limit), strict=True):
+        assert matches.nodes.tolist() == index.search(query, limit).nodes.tolist()
+        assert matches.scores.tolist() == index.search(query, limit).scores.tolist()
+
+
 @given(st.lists(st.integers(0, 3), max_size=12), st.data())
 def test_pieces_returns_vectors_of_all_nodes_in_order(pieces, data):
     """The batched vectors of several nodes are the concatenated vectors of each node."""

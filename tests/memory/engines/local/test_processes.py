@@ -159,8 +159,8 @@ async def test_session_opens_and_searches_while_other_process_holds_lock(tmp_pat
             assert (await admin.check(session)).ok
 
 
-async def test_cached_traversal_is_invalidated_by_change_of_other_process(tmp_path):
-    """A change on the path is visible in the next traversal; other changes keep the cached result."""
+async def test_traversal_shows_changes_of_other_process(tmp_path):
+    """The next traversal follows new links, and no removed links or deleted memories."""
     alone = MemorySettings(linking="off")
     place, elsewhere = (OpenedDirectory.open(tmp_path, settings=alone) for _ in range(2))
     store, other = await place.memories(), await elsewhere.memories()
@@ -174,13 +174,9 @@ async def test_cached_traversal_is_invalidated_by_change_of_other_process(tmp_pa
 
     before = {memory.id for memory in chain[1:]}
     assert before == await reached()
-    hits = store._shared.cache.statistics["hits"]
-    assert before == await reached()
-    assert hits + 1 == store._shared.cache.statistics["hits"]
     assert "association" == (await other.link(apart[0].id, apart[1].id, "contradicts")).link_type
     await other.set_outcome((await other.save_decision("y", topic="x", reasoning="")).id, "SUCCESS")
     assert before == await reached()
-    assert hits + 2 == store._shared.cache.statistics["hits"]
     link = await other.link(apart[0].id, chain[3].id, "implements")
     assert before | {apart[0].id} == await reached()
     await other.unlink(link.id)

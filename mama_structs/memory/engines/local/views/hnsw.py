@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
+import hashlib
 import logging
 import math
 import os
@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -25,14 +25,16 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs._internal.lazy_import import load_module
 from mama_structs._internal.telemetry import format_error
-from mama_structs.memory.engines.local.views.snapshots import LoadedPart, SnapshotPart
+from mama_structs.memory.engines.local.views.hnsw_libraries import (
+    SEED,
+    LibraryIndex,
+    find_library,
+    name_library,
+    read_version,
+)
+from mama_structs.memory.engines.local.views.snapshots import LoadedPart, SnapshotPart, StoredFile
 from mama_structs.memory.engines.local.views.vector_store import Labels, Vectors, VectorStore
-
-SEED: Final = 100
-HNSW_SPACE: Final = "ip"
-"""Inner product: the cosine of normalised vectors, without the normalised copy that hnswlib makes for cosine."""
 
 INITIAL_CAPACITY: Final = 1024
 
@@ -41,7 +43,7 @@ _log: Final = logging.getLogger(__name__)
 
 class GraphError(Exception):
     """
-    Raised if hnswlib raised an exception, or if a graph is invalid.
+    Raised if the HNSW library raised an exception or is missing, or if a graph is invalid.
 
     The graph must not be used afterwards.
     """
@@ -61,24 +63,6 @@ class GraphParameters:
     """True if vectors are projected to half the dimensions: half the memory and time, slightly lower recall."""
 
 
-@functools.cache
-def _load_library() -> Any:
-    try:
-        return load_module("hnswlib")
-    except Exception as error:  # noqa: BLE001 - a native module built for another machine can raise anything
-        _log.warning(
-            "hnswlib cannot be imported (%s): large memories are searched exactly, which is slower; "
-            "pip install 'mama-structs[hnsw]' brings it",
-            type(error).__name__,
-        )
-        return None
-
-
-def is_available() -> bool:
-    """Return True if hnswlib can be imported."""
-    return _load_library() is not None
-
-
 class HnswGraph:
     """HNSW graph of vectors, which are labelled 0, 1, 2, … in insertion order. Thread-safe."""
 
@@ -89,25 +73,28 @@ class HnswGraph:
         plan: GraphParameters | None = None,
         capacity: int = INITIAL_CAPACITY,
         basis: Vectors | None = None,
+        bound: float = 1.0,
     ) -> None:
         self.dimensions = dimensions
         self.plan: GraphParameters = GraphParameters() if plan is None else plan
         self.basis: Vectors | None = basis
         """Projection matrix of shape (dimensions, fewer), or None if vectors are not projected."""
+        self.bound: float = bound
+        """The largest absolute component that must be stored exactly, see `LibraryIndex`."""
         self._lock = threading.Lock()
         self._waiting = 0
         self._count = 0
         self._deleted_marks = np.zeros(max(1, capacity), np.bool_)
         self._dead = 0
-        self._ef = 0
         self._batch_rows = 4
-        with _translate_errors():
-            self._index = self._create_index()
-            self._index.init_index(
-                max_elements=len(self._deleted_marks),
-                M=self.plan.m,
+        self._library = _require_library()
+        with _translate_errors(self._library):
+            self._index: LibraryIndex = self._library.create(
+                self._width,
+                m=self.plan.m,
                 ef_construction=self.plan.ef_construction,
-                random_seed=SEED,
+                capacity=len(self._deleted_marks),
+                bound=bound,
             )
 
     @classmethod
@@ -119,24 +106,29 @@ class HnswGraph:
         plan: GraphParameters,
         marked: NDArray[np.bool_],
         basis: Vectors | None = None,
+        bound: float = 1.0,
     ) -> HnswGraph:
-        """Load a graph from a file that the caller has verified. Damaged bytes can crash the process in hnswlib."""
+        """Load a graph from a file that the caller has verified. Damaged bytes can crash the process."""
         capacity = max(INITIAL_CAPACITY, 1 << len(marked).bit_length())
-        graph = cls(dimensions, plan=plan, capacity=1, basis=basis)
+        graph = cls(dimensions, plan=plan, capacity=1, basis=basis, bound=bound)
         graph._count = len(marked)
         graph._deleted_marks = np.zeros(capacity, np.bool_)
         graph._deleted_marks[: len(marked)] = marked
         graph._dead = int(np.count_nonzero(marked))
-        with _translate_errors():
-            graph._index = graph._create_index()
-            graph._index.load_index(str(path), max_elements=capacity)
-            found = (graph._index.get_current_count(), graph._index.M, graph._index.ef_construction)
+        with _translate_errors(graph._library):
+            graph._index = graph._library.load(path, graph._width, capacity=capacity, bound=bound)
+            found = graph._index.describe()
         if found != (len(marked), plan.m, plan.ef_construction):
             raise GraphError(f"the file has (count, M, ef_construction) {found}, which differs from its metadata")
         return graph
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def library(self) -> str:
+        """Name of the library that contains the graph."""
+        return self._library.library
 
     @property
     def live(self) -> int:
@@ -149,7 +141,7 @@ class HnswGraph:
 
         Args:
             vectors: Float32 rows of shape (n, dimensions).
-            threads: Number of threads for hnswlib.
+            threads: Number of threads for the library.
             max_lock_seconds: The approximate maximum time in seconds for which one batch blocks queries.
 
         """
@@ -159,10 +151,10 @@ class HnswGraph:
         while at < len(taken):
             some = taken[at : at + self._batch_rows] if max_lock_seconds < math.inf else taken
             started = time.perf_counter()
-            with self._lock, _translate_errors():
+            with self._lock, _translate_errors(self._library):
                 end = self._count + len(some)
                 self._ensure_capacity(end)
-                self._index.add_items(some, np.arange(self._count, end), num_threads=threads)
+                self._index.add(some, self._count, threads=threads)
                 self._count = end
             seconds, at = time.perf_counter() - started, at + len(some)
             if max_lock_seconds < math.inf:
@@ -177,33 +169,33 @@ class HnswGraph:
 
     def mark(self, alive: NDArray[np.bool_], *, wait: float = -1) -> None:
         """Mark exactly the rows that are not in *alive* as deleted."""
-        with self._acquire_lock(wait), _translate_errors():
+        with self._acquire_lock(wait), _translate_errors(self._library):
             count = min(self._count, len(alive))
             for label in np.flatnonzero(self._deleted_marks[:count] == alive[:count]).tolist():
                 deleted = not alive[label]
-                if deleted:
-                    self._index.mark_deleted(label)
-                else:
-                    self._index.unmark_deleted(label)
+                self._index.set_deleted(label, deleted=deleted)
                 self._deleted_marks[label] = deleted
                 self._dead += 1 if deleted else -1
 
     def query(self, vectors: Vectors, limit: int, *, ef: int, wait: float = -1) -> Labels:
-        """Return the labels of the nearest vectors of each query, best first."""
+        """
+        Return the labels of the nearest vectors of each query, approximately in the order of their scores.
+
+        There are fewer than *limit* if some vectors cannot be reached in the graph.
+        """
         check_vectors(vectors, self.dimensions)
         taken = self._project(vectors)
-        with self._acquire_lock(wait), _translate_errors():
+        with self._acquire_lock(wait), _translate_errors(self._library):
+            # Both libraries raise if fewer vectors than requested are live.
             wanted = min(limit, self.live)
-            if wanted < 1:
+            if wanted < 1 or not len(taken):
                 return np.empty((len(vectors), 0), np.int64)
-            needed = max(ef, wanted)
-            if needed != self._ef:
-                # hnswlib sets ef to 10 in a new or loaded graph, which would find only half of the neighbours.
-                self._index.set_ef(needed)
-                self._ef = needed
-            labels, _ = self._index.knn_query(taken, k=wanted, num_threads=1)
-            found: Labels = labels.astype(np.int64)
-            return found
+            while wanted > 1:
+                # Both libraries also raise if links lead to too few vectors. This happens if nearly all are requested.
+                with contextlib.suppress(Exception):
+                    return self._index.query(taken, wanted, ef=max(ef, wanted))
+                wanted -= -(-wanted // 8)
+            return self._index.query(taken, 1, ef=ef)
 
     def save(self, path: Path, *, max_vectors: int) -> NDArray[np.bool_] | None:
         """
@@ -214,17 +206,13 @@ class HnswGraph:
         with self._lock:
             if self._count > max_vectors:
                 return None
-            with _translate_errors():
-                self._index.save_index(str(path))
-                expected = self._index.index_file_size()
-            size = path.stat().st_size
-            if size != expected:
-                raise OSError(f"the graph's file has {size} bytes instead of {expected}")
+            with _translate_errors(self._library):
+                self._index.save(path)
             return self._deleted_marks[: self._count].copy()
 
-    def _create_index(self) -> Any:
-        width = self.dimensions if self.basis is None else self.basis.shape[1]
-        return _load_library().Index(space=HNSW_SPACE, dim=width)
+    @property
+    def _width(self) -> int:
+        return self.dimensions if self.basis is None else self.basis.shape[1]
 
     def _project(self, vectors: Vectors) -> Vectors:
         return vectors if self.basis is None else vectors @ self.basis
@@ -244,12 +232,12 @@ class HnswGraph:
 
     def _ensure_capacity(self, needed: int) -> None:
         capacity = len(self._deleted_marks)
-        # Grow the index before it is full, because hnswlib does not document what happens when it is full.
+        # Grow the index before it is full: hnswlib does not document what happens then, and voyager grows by one row.
         if needed < capacity:
             return
         while capacity <= needed:
             capacity *= 2
-        self._index.resize_index(capacity)
+        self._index.resize(capacity)
         marked = np.zeros(capacity, np.bool_)
         marked[: self._count] = self._deleted_marks[: self._count]
         self._deleted_marks = marked
@@ -257,7 +245,7 @@ class HnswGraph:
 
 def check_vectors(vectors: Vectors, dimensions: int) -> None:
     """
-    Raise ValueError for vectors that hnswlib would accept although it cannot handle them.
+    Raise ValueError for vectors that the libraries would accept although they cannot handle them.
 
     These are vectors of other types or shapes, and vectors that are zero or not finite.
     """
@@ -270,12 +258,21 @@ def check_vectors(vectors: Vectors, dimensions: int) -> None:
         raise ValueError("vectors must be finite and not zero")
 
 
+def _require_library() -> type[LibraryIndex]:
+    library = find_library()
+    if library is None:
+        raise GraphError("no HNSW library can be imported")
+    return library
+
+
 @contextmanager
-def _translate_errors() -> Iterator[None]:
+def _translate_errors(library: type[LibraryIndex]) -> Iterator[None]:
     try:
         yield
+    except OSError:
+        raise
     except Exception as error:
-        raise GraphError(f"hnswlib failed: {type(error).__name__}") from error
+        raise GraphError(f"{library.library} failed: {type(error).__name__}") from error
 
 
 MIN_RECALL: Final = 0.98
@@ -295,7 +292,10 @@ TARGET_RECALL: Final = 0.99
 MIN_RECALL_TO_CONTINUE: Final = 0.85
 # Vectors with at least this many dimensions are projected to half as many.
 MIN_DIMENSIONS_TO_PROJECT: Final = 128
-# Number of sampled rows from which the projection axes are computed.
+# A graph that stores components in one byte stores larger ones than this quantile as the quantile. Fewer bits for the
+# others would find less.
+BOUND_QUANTILE: Final = 0.999
+# Number of sampled rows from which the projection axes and the bound of components are computed.
 AXES_SAMPLE_ROWS: Final = 4_096
 RECALL_NEIGHBOURS: Final = 10
 RECALL_QUERIES: Final = 128
@@ -315,6 +315,10 @@ MAX_SAVED_GROWTH_RATIO: Final = 1.125
 MIN_QUERY_NORM: Final = 1e-3
 SCORE_TOLERANCE: Final = 1e-6
 
+PART_PREFIX: Final = "graph_"
+"""Prefix of the names of snapshot parts with a graph. The name and version of the library follow."""
+DIGEST_BYTES: Final = 32
+
 _active_graphs: Final[weakref.WeakSet[BackgroundGraph]] = weakref.WeakSet()
 
 
@@ -333,10 +337,13 @@ class VerifiedGraph:
 class BackgroundGraph:
     """Decides whether the rows need an HNSW graph. Builds and maintains the graph in a background thread."""
 
-    def __init__(self, rows: VectorStore, stored: LoadedPart | None = None) -> None:
+    def __init__(self, rows: VectorStore, stored: Mapping[str, LoadedPart] | None = None) -> None:
         self._rows = rows
-        # The snapshot's part with the graph. None if there is no graph, or after the graph was loaded.
-        self._stored = stored
+        library = find_library()
+        self._part_name = None if library is None else PART_PREFIX + name_library(library)
+        own = None if stored is None or self._part_name is None else stored.get(self._part_name)
+        # The snapshot's part with the graph. None if there is no graph of this library, or after the graph was loaded.
+        self._stored = own if own is not None and own.files else None
         self.verified_graph: VerifiedGraph | None = None
         """The graph that serves searches, or None while searches are exact."""
         self._guard = threading.Lock()
@@ -349,12 +356,30 @@ class BackgroundGraph:
         # The graph that was last saved or loaded, with its files.
         self._saved: tuple[HnswGraph, LoadedPart] | None = None
 
-    def part(self) -> SnapshotPart | None:
-        """Return the graph as a part of the snapshot, or None if there is no graph."""
+    def parts(self) -> dict[str, SnapshotPart]:
+        """Return the graph as a part of the snapshot. Empty if there is no graph."""
+        part = self._part()
+        return {} if part is None or self._part_name is None else {self._part_name: part}
+
+    def is_stored_graph(self, name: str, part: LoadedPart) -> bool:
+        """
+        Return True if a part of a stored snapshot is a graph of these rows, and lacks at most half of them.
+
+        A process with another library or version uses it, so the next snapshot retains it.
+        """
+        if not name.startswith(PART_PREFIX):
+            return False
+        try:
+            marks = _read_marks(part.files["marks"], self._rows)
+        except (GraphError, OSError, KeyError):
+            return False
+        return 2 * len(marks) >= self._rows.count
+
+    def _part(self) -> SnapshotPart | None:
         stored, proved = self._stored, self.verified_graph
         if stored is None and proved is not None and self._saved is not None and self._saved[0] is proved.graph:
             # Reuse a saved file that lacks only a few rows, because these are added quickly after loading.
-            held = self._saved[1].files["marks"].stored.size
+            held = self._saved[1].files["marks"].stored.size - DIGEST_BYTES
             stored = (
                 self._saved[1] if len(proved.graph) <= held * MAX_SAVED_GROWTH_RATIO + MAX_SYNCHRONOUS_ROWS else None
             )
@@ -364,13 +389,14 @@ class BackgroundGraph:
             return None
         graph, found = proved.graph, attrs.asdict(proved, filter=lambda field, _: field.name != "graph")
         arrays = {} if graph.basis is None else {"basis": graph.basis}
-        return SnapshotPart(
-            {**attrs.asdict(graph.plan), **found}, arrays, files=_graph_writers(graph, self._rows.count)
-        )
+        written_by = {"library": graph.library, "version": read_version(graph.library), "bound": graph.bound}
+        meta = {**written_by, **attrs.asdict(graph.plan), **found}
+        return SnapshotPart(meta, arrays, files=_graph_writers(graph, self._rows))
 
-    def record_saved_files(self, loaded: LoadedPart) -> None:
+    def record_saved_files(self, parts: Mapping[str, LoadedPart]) -> None:
         """Record the files that contain the current graph, so that later snapshots reuse these files."""
-        if self.verified_graph is not None and {"graph", "marks"} <= loaded.files.keys():
+        loaded = None if self._part_name is None else parts.get(self._part_name)
+        if self.verified_graph is not None and loaded is not None and {"graph", "marks"} <= loaded.files.keys():
             self._saved = (self.verified_graph.graph, loaded)
 
     @property
@@ -474,7 +500,8 @@ class BackgroundGraph:
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
-        self.verified_graph = None
+        # Free the memory of the graph, even if the index stays referenced.
+        self.verified_graph = self._saved = self._synced_state = None
 
     # The methods below run in the background thread.
 
@@ -484,8 +511,8 @@ class BackgroundGraph:
         proved = self.verified_graph
         if proved is None:
             if self._stored is not None:
-                return self._load if is_available() else None
-            return self._build if self._rows.count >= self._min_rows_to_build and is_available() else None
+                return self._load
+            return self._build if self._rows.count >= self._min_rows_to_build and self._part_name is not None else None
         # Measure again when the graph has doubled, because the recall decreases as a graph grows.
         if proved.count >= MAX_SYNCHRONOUS_ROWS // 2 and len(proved.graph) >= 2 * proved.count:
             return self._verify_again
@@ -537,20 +564,22 @@ class BackgroundGraph:
 
     def _load_verified(self, stored: LoadedPart) -> VerifiedGraph:
         meta, file, marks = stored.meta, stored.files["graph"], stored.files["marks"]
+        library = _require_library().library
+        if (meta["library"], meta["version"]) != (library, read_version(library)):
+            raise GraphError("it was written by another library")
         plan = GraphParameters(
             m=int(meta["m"]), ef_construction=int(meta["ef_construction"]), reduced=bool(meta.get("reduced"))
         )
         before = file.state(), marks.state()
         if not file.is_intact() or not marks.is_intact():
             raise GraphError("its files do not match their checksums")
-        marked = np.frombuffer(marks.path.read_bytes(), np.uint8) != 0
-        if len(marked) > self._rows.count:
-            raise GraphError("it has more vectors than there are")
+        marked = _read_marks(marks, self._rows)
         basis = stored.arrays["basis"] if plan.reduced else None
         if basis is not None and (basis.dtype != np.float32 or basis.shape[:1] != (self._rows.dimensions,)):
             raise GraphError("what reduces its vectors is of other dimensions")
-        graph = HnswGraph.load(file.path, dimensions=self._rows.dimensions, plan=plan, marked=marked, basis=basis)
-        # hnswlib opened the files by path, so it may have read a version that was not verified.
+        options: dict[str, Any] = {"plan": plan, "marked": marked, "basis": basis, "bound": float(meta["bound"])}
+        graph = HnswGraph.load(file.path, dimensions=self._rows.dimensions, **options)
+        # The library opened the file by path, so it may have read a version that was not verified.
         if before != (file.state(), marks.state()):
             raise GraphError("its files were changed while they were read")
         if not self._finds_own_vectors(graph):
@@ -587,8 +616,13 @@ class BackgroundGraph:
 
     def _build_graph(self, plan: GraphParameters) -> VerifiedGraph | None:
         """Build a graph of the current rows, and measure its recall. Return None if the thread must stop."""
-        basis = self._principal_axes() if plan.reduced else None
-        graph = HnswGraph(self._rows.dimensions, plan=plan, capacity=self._rows.count + 1, basis=basis)
+        sample = self._rows.take(np.sort(self._sample(self._rows.count, AXES_SAMPLE_ROWS)))
+        basis = self._principal_axes(sample) if plan.reduced else None
+        components = np.abs(sample if basis is None else sample @ basis)
+        bound = float(np.quantile(components, BOUND_QUANTILE)) if len(sample) else 1.0
+        graph = HnswGraph(
+            self._rows.dimensions, plan=plan, capacity=self._rows.count + 1, basis=basis, bound=bound or 1.0
+        )
         # Ignore rows that are added meanwhile, because an import may last for minutes.
         return self._verify_recall(graph) if self._fill(graph, self._rows.count, threads=_build_threads()) else None
 
@@ -615,11 +649,10 @@ class BackgroundGraph:
             graph.add(block, threads=threads, max_lock_seconds=max_lock_seconds)
         return True
 
-    def _principal_axes(self) -> Vectors:
+    def _principal_axes(self, sample: Vectors) -> Vectors:
         """Return the half of the principal axes with the largest eigenvalues, of shape (dimensions, axes)."""
         # No linear projection preserves inner products better than the leading eigenvectors of the second moments.
-        rows = self._rows.take(np.sort(self._sample(self._rows.count, AXES_SAMPLE_ROWS)))
-        _, axes = np.linalg.eigh((rows.T @ rows).astype(np.float64))
+        _, axes = np.linalg.eigh((sample.T @ sample).astype(np.float64))
         kept: Vectors = np.ascontiguousarray(axes[:, self._rows.dimensions // 2 :], np.float32)
         return kept
 
@@ -673,7 +706,10 @@ class BackgroundGraph:
             if few >= TARGET_RECALL or self._stop.is_set():
                 break
         # Among sufficient parameters, prefer the fewest rescored rows, because reading rows from files is slow.
-        return max(tried, key=lambda one: (min(one.recall, TARGET_RECALL), -one.compared, -one.ef), default=all_of_it)
+        best = max(tried, key=lambda one: (min(one.recall, TARGET_RECALL), -one.compared, -one.ef), default=all_of_it)
+        # If a query has the same cosine with many vectors, the recall of a disconnected graph is 1 as well.
+        is_proved = best.recall < MIN_RECALL or self._stop.is_set() or self._finds_own_vectors(graph)
+        return best if is_proved else attrs.evolve(best, recall=0.0)
 
     def _sample_queries(self, count: int) -> Vectors:
         """Return unit vectors that resemble queries: each is near a vector of the graph, but equal to none."""
@@ -718,24 +754,42 @@ class BackgroundGraph:
         return live[chosen]
 
 
-def _graph_writers(graph: HnswGraph, max_vectors: int) -> dict[str, Callable[[Path], bool]]:
-    """Return two functions: one writes the graph to a file, the other its deletion marks."""
+def _graph_writers(graph: HnswGraph, rows: VectorStore) -> dict[str, Callable[[Path], bool]]:
+    """
+    Return two functions: one writes the graph to a file, the other its deletion marks.
+
+    The marks follow a digest of the rows, because other processes may give the same labels to other vectors.
+    """
+    max_vectors = rows.count
     marks: list[NDArray[np.bool_]] = []
 
     def save_graph(path: Path) -> bool:
         try:
             marked = graph.save(path, max_vectors=max_vectors)
         except GraphError as error:
-            raise OSError("hnswlib did not write the graph") from error
+            raise OSError("the library did not write the graph") from error
         marks[:] = [] if marked is None else [marked]
         return marked is not None
 
     def save_marks(path: Path) -> bool:
         for marked in marks:
-            path.write_bytes(marked.astype(np.uint8).tobytes())
+            path.write_bytes(_digest_rows(rows, len(marked)) + marked.astype(np.uint8).tobytes())
         return bool(marks)
 
     return {"graph": save_graph, "marks": save_marks}
+
+
+def _read_marks(file: StoredFile, rows: VectorStore) -> NDArray[np.bool_]:
+    """Return the deletion marks of a stored graph. Raise GraphError if it is a graph of other vectors."""
+    content = file.path.read_bytes()
+    marked: NDArray[np.bool_] = np.frombuffer(content, np.uint8)[DIGEST_BYTES:] != 0
+    if len(marked) > rows.count or content[:DIGEST_BYTES] != _digest_rows(rows, len(marked)):
+        raise GraphError("it is a graph of other vectors")
+    return marked
+
+
+def _digest_rows(rows: VectorStore, count: int) -> bytes:
+    return hashlib.sha256(rows.fingerprints[:count].tobytes()).digest()
 
 
 def _build_threads() -> int:
@@ -755,7 +809,7 @@ def _stop_all(*_: Any) -> None:
     """
     Stop all background threads before the interpreter shuts down.
 
-    Otherwise a thread inside hnswlib would crash the process.
+    Otherwise a thread inside hnswlib would crash the process, and voyager would print warnings about leaks.
     """
     for served in list(_active_graphs):
         served.close()

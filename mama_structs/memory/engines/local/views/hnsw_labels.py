@@ -63,13 +63,16 @@ class HnswLabels:
         if known._index_first_pieces() != known.live:
             raise ValueError("the pieces of a node must be contiguous")
         known._owner = np.full(max(INITIAL_LENGTH, rows), NO_NODE, np.int32)
-        # Distinct pairs of label and node, sorted by label, then by node.
-        pairs = np.unique(labels.astype(np.int64) << 32 | nodes)
-        owned, owners = (pairs >> 32).astype(np.int64), (pairs & 0xFFFFFFFF).astype(np.int32)
-        distinct, begin, counts = np.unique(owned, return_index=True, return_counts=True)
-        known._owner[distinct] = np.where(counts == 1, owners[begin], SEVERAL_NODES)
+        # Distinct pairs of label and node, sorted by label, then by node. The pairs are nearly sorted, for which sort()
+        # takes a tenth of the time of unique().
+        pairs = np.sort(labels.astype(np.int64) << 32 | nodes)
+        pairs = pairs[np.diff(pairs, prepend=-1) > 0]
+        owned, owners = pairs >> 32, (pairs & 0xFFFFFFFF).astype(np.int32)
+        begin = np.flatnonzero(np.diff(owned, prepend=-1))
+        counts = np.diff(begin, append=len(owned))
+        known._owner[owned[begin]] = np.where(counts == 1, owners[begin], SEVERAL_NODES)
         for at in np.flatnonzero(counts > 1).tolist():
-            known._shared[int(distinct[at])] = array("i", owners[begin[at] : begin[at] + counts[at]].tobytes())
+            known._shared[int(owned[begin[at]])] = array("i", owners[begin[at] : begin[at] + counts[at]].tobytes())
         return known
 
     def state(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

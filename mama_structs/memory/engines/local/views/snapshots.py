@@ -45,6 +45,8 @@ MAX_MANIFEST_BYTES: Final = 2**24
 # Exclusive upper bound of change numbers in journal keys.
 CHANGE_NUMBER_LIMIT: Final = 16**12
 MAX_LOAD_ATTEMPTS: Final = 20
+# Maximum number of parts of other processes in a generation, so that files of replaced versions do not accumulate.
+MAX_RETAINED_PARTS: Final = 2
 PART_NAME_PATTERN: Final = re.compile(r"[a-z][a-z0-9_]{0,30}")
 VIEW_FILE_PATTERN: Final = re.compile(r"[a-z][a-z0-9_]{0,30}-[0-9a-f]{32}\.(?:npy|view)")
 TEMPORARY_FILE_PATTERN: Final = re.compile(r"manifest-[0-9a-f]{32}\.tmp")
@@ -226,6 +228,9 @@ class LoadedPart:
     files: dict[str, StoredFile]
 
 
+PartFilter = Callable[[str, LoadedPart], bool]
+
+
 @attrs.frozen(eq=False)
 class Generation:
     """Content of a snapshot: the state of all views at one change number of the journal."""
@@ -242,7 +247,14 @@ class SnapshotStore:
         self._directory = directory
         self._identity = identity
 
-    def write(self, change: int, parts: Mapping[str, SnapshotPart], *, last: int | None = None) -> Generation | None:
+    def write(
+        self,
+        change: int,
+        parts: Mapping[str, SnapshotPart],
+        *,
+        last: int | None = None,
+        should_retain: PartFilter | None = None,
+    ) -> Generation | None:
         """
         Write a generation durably, as the newest one.
 
@@ -250,6 +262,8 @@ class SnapshotStore:
             change: The change number of the views.
             parts: The state of each view.
             last: The last change of the journal. Generations with a later change are ignored.
+            should_retain: Called with the name and state of each part of the newest generation that *parts* lacks.
+                At most `MAX_RETAINED_PARTS` of the parts for which it returns True are retained.
 
         Returns:
             The generation with the given arrays, or None if it was not written: writing failed, another process is
@@ -260,7 +274,7 @@ class SnapshotStore:
         try:
             create_view_folder(self._directory)
             with self._exclusive_lock() as alone:
-                return self._write(change, parts, last) if alone else None
+                return self._write(change, parts, last, should_retain) if alone else None
         except (OSError, RuntimeError, SnapshotInvalid) as error:
             # The message is safe to log, because it may contain paths but no texts of memories.
             _log.warning("no snapshot at change %d: %s: %s", change, type(error).__name__, error)
@@ -357,14 +371,21 @@ class SnapshotStore:
                 generation.damaged.append(name)
         return generation
 
-    def _write(self, change: int, parts: Mapping[str, SnapshotPart], last: int | None) -> Generation | None:
+    def _write(
+        self,
+        change: int,
+        parts: Mapping[str, SnapshotPart],
+        last: int | None,
+        should_retain: PartFilter | None,
+    ) -> Generation | None:
         newest, text = self._find_newest_manifest(last)
         if newest is not None and newest["change"] > change:
             return None
+        retained = {} if newest is None or should_retain is None else self._retained(newest, parts, should_retain)
         try:
-            written = {name: self._write_part(name, part) for name, part in parts.items()}
+            written = {name: self._write_part(name, part) for name, part in {**retained, **parts}.items()}
             entries = {name: entry for name, (entry, _) in written.items()}
-            generation = Generation(change, {name: part for name, (_, part) in written.items()}, [])
+            generation = Generation(change, {name: written[name][1] for name in parts}, [])
             manifest = {"format": MANIFEST_FORMAT, "identity": self._identity, "change": change, "parts": entries}
             body = json.dumps(manifest, separators=(",", ":")).encode()
             sync_directory(self._directory)
@@ -383,6 +404,19 @@ class SnapshotStore:
                 _listed_files(entries) | (set() if newest is None else _listed_files(newest["parts"]))
             )
         return generation
+
+    def _retained(
+        self,
+        newest: dict[str, Any],
+        parts: Mapping[str, SnapshotPart],
+        should_retain: Callable[[str, LoadedPart], bool],
+    ) -> dict[str, SnapshotPart]:
+        found = {}
+        for name, entry in newest["parts"].items():
+            with contextlib.suppress(*READ_ERRORS):
+                if name not in parts and should_retain(name, part := _load_part(self._directory, entry)):
+                    found[name] = SnapshotPart(part.meta, part.arrays, part.segments, part.files)
+        return dict(list(found.items())[-MAX_RETAINED_PARTS:])
 
     def _write_part(self, name: str, part: SnapshotPart) -> tuple[dict[str, Any], LoadedPart]:
         """Write the files of a part. Return its entry in the manifest, and the part with these files."""

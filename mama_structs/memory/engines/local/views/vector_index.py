@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from mama_structs.memory.engines.local.views.hnsw import BackgroundGraph
 
 VECTORS_PART: Final = "vectors"
-GRAPH_PART: Final = "graph"
 
 _NO_MATCHES: Final = Matches(np.empty(0, np.int64), np.empty(0, np.float32))
 # If a filter selects at most this many rows, scanning them is about as fast as searching the graph.
@@ -70,9 +69,7 @@ class VectorIndex:
         index = cls(dimensions, exact_up_to=exact_up_to)
         index._reset(rows, nodes)
         index._epoch = epoch
-        graph = parts.get(GRAPH_PART)
-        is_usable = graph is not None and graph.files and graph.meta.get("epoch") == epoch
-        index._ensure_graph(graph if is_usable else None)
+        index._ensure_graph(parts)
         return index
 
     def _reset(self, rows: VectorStore, nodes: HnswLabels) -> None:
@@ -84,7 +81,7 @@ class VectorIndex:
         # Identifies the current numbering of labels. Snapshot files with another epoch use a different numbering.
         self._epoch = uuid.uuid4().hex
 
-    def _ensure_graph(self, stored: LoadedPart | None = None) -> None:
+    def _ensure_graph(self, stored: Mapping[str, LoadedPart] | None = None) -> None:
         """Create the graph when there are enough rows, and start its background work."""
         if self._graph is None and self._rows.live > self._exact_up_to:
             from mama_structs.memory.engines.local.views import hnsw as graph  # noqa: PLC0415 - only for large stores
@@ -210,11 +207,12 @@ class VectorIndex:
             "piece_labels": labels,
         }
         meta = {"dimensions": rows.dimensions, "epoch": self._epoch}
-        parts = {VECTORS_PART: SnapshotPart(meta, arrays, segments)}
-        graph = None if self._graph is None else self._graph.part()
-        if graph is not None:
-            parts[GRAPH_PART] = SnapshotPart({**graph.meta, "epoch": self._epoch}, graph.arrays, files=graph.files)
-        return parts
+        graph = {} if self._graph is None else self._graph.parts()
+        return {VECTORS_PART: SnapshotPart(meta, arrays, segments), **graph}
+
+    def should_retain(self, name: str, part: LoadedPart) -> bool:
+        """Return True for a part of the stored snapshot that `parts` may lack, but other processes use."""
+        return self._graph is not None and self._graph.is_stored_graph(name, part)
 
     def record_saved_files(self, parts: Mapping[str, LoadedPart]) -> bool:
         """
@@ -226,9 +224,8 @@ class VectorIndex:
         if loaded is None or loaded.meta.get("epoch") != self._epoch:
             return False
         self._rows.record_segments(loaded.segments)
-        graph = parts.get(GRAPH_PART)
-        if graph is not None and self._graph is not None:
-            self._graph.record_saved_files(graph)
+        if self._graph is not None:
+            self._graph.record_saved_files(parts)
         return True
 
     def stats(self) -> dict[str, Any]:

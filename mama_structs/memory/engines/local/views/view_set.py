@@ -100,26 +100,17 @@ class ViewSet:
         self.words.add(node, indexed_terms(memory))
         self.links.restore_links(links)
 
-    def link(self, source: int, links: Iterable[Link]) -> list[int]:
-        """Add links from a node, except those whose target does not exist. Return the targets."""
-        ends = []
+    def link(self, source: int, links: Iterable[Link]) -> None:
+        """Add links from a node, except those whose target does not exist."""
         for link in links:
             target = self.memory_table.find(link.to_id)
             if target is not None:
                 self.links.add(source, target, link)
-                ends.append(target)
-        return ends
 
-    def relink(self, source: int, links: Iterable[Link]) -> list[int]:
-        """Replace all links from a node. Return the targets of the old and the new links."""
-        before = [int(node) for node in self.links.links(np.array([source]), "out").targets]
+    def relink(self, source: int, links: Iterable[Link]) -> None:
+        """Replace all links from a node."""
         self.links.remove_outgoing(source)
-        return before + self.link(source, links)
-
-    def neighbours(self, node: int) -> list[int]:
-        """Return the nodes that have a link to or from a node."""
-        table = self.links.links(np.array([node]), "both")
-        return [int(end) for end in (*table.sources, *table.targets) if end != node]
+        self.link(source, links)
 
     def has_vectors(self, node: int, vectors: Vectors) -> bool:
         """Return True if the node has exactly these vectors."""
@@ -283,9 +274,9 @@ def apply_changes(
     changes: ChangeSet,
     *,
     force_update: bool = False,
-) -> set[int]:
+) -> None:
     """
-    Update views with all changes up to *last*, and return the touched nodes.
+    Update views with all changes up to *last*.
 
     With *force_update*, changed memories are updated even if their version matches, because rows may have been read at
     different times.
@@ -299,14 +290,11 @@ def apply_changes(
         _log.warning("a damaged row of the memories is skipped: see admin.check()")
 
     at_once = len(new) <= MAX_MEMORIES_INDEXED_AT_REPLAY
-    touched: set[int] = set()
     # Apply deletions first, because a deleted memory may have been saved again with the same id.
     for number in sorted(changes.deleted):
         loaded.damaged.pop(number_key(row_keys.memories, number), None)
         gone = views.memory_table.node_of(number)
         if gone is not None:
-            touched.add(gone)
-            touched.update(views.neighbours(gone))
             views.remove(gone)
     # Skip malformed keys. check() reports them.
     page = [(key, value) for key, value in new if parse_number(row_keys.memories, key) is not None]
@@ -315,7 +303,7 @@ def apply_changes(
         for number, entry, found in read_entries(rows, row_keys, page, views.memory_table.find, leave_out)
     ]
     for node, entry in added:
-        touched.update([node, *views.link(node, entry.links)])
+        views.link(node, entry.links)
     for number in sorted(changes.changed - changes.deleted):
         known = views.memory_table.node_of(number)
         key, vector_key = number_key(row_keys.memories, number), number_key(row_keys.vectors, number)
@@ -327,15 +315,13 @@ def apply_changes(
         except StoreDamaged as error:
             # Omit damaged memories, as a full rebuild does.
             leave_out(key, error)
-            touched.update([known, *views.neighbours(known)])
             views.remove(known)
             continue
         # The views may have an older version of the memory, or lack its links to memories that were added since.
         if force_update or views.memory_table.version_of(known) != entry.version:
-            touched.update([known, *views.relink(known, entry.links)])
+            views.relink(known, entry.links)
             views.change(known, entry, None if views.has_vectors(known, vectors) else vectors)
     loaded.change = last
-    return touched
 
 
 def build_snapshot_parts(rows: Snapshot, row_keys: RowKeys, views: ViewSet, change: int) -> dict[str, SnapshotPart]:

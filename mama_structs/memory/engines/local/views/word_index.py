@@ -119,6 +119,8 @@ MAX_GATHERED_POSTINGS: Final = 1_024
 MIN_UNUSED_WORDS_TO_DROP: Final = 4_096
 # If there are this many times more nodes than postings, scores are stored only for the matching nodes.
 SPARSE_NODE_RATIO: Final = 64
+# Number of postings that `WordIndex.scores_many` reads together, which limits its memory.
+MAX_SCORED_POSTINGS: Final = 524_288
 # Number of strips that an array of scores is split into, to find a lower bound of the best scores quickly.
 TOP_SCORE_STRIPS: Final = 64
 
@@ -129,6 +131,14 @@ class _QueryTerm:
 
     number: int
     weight: float
+
+
+class _QueryBatch(NamedTuple):
+    """Terms of several queries: their numbers, the upper bounds of their contributions, and the query of each."""
+
+    numbers: Int32Array
+    weights: Scores
+    owners: Nodes
 
 
 class _PostingBlock(NamedTuple):
@@ -290,6 +300,67 @@ class WordIndex:
         if self._should_score_directly(nodes, wanted):
             return self._scores(wanted, nodes)
         return self._accumulate_scores(wanted).scores_of(nodes)
+
+    def search_many(self, queries: Sequence[Mapping[str, float]], limit: int) -> list[Matches]:
+        """Return the results of `search` for each query, in one pass over the postings of all queries."""
+        batch, count = self._resolve_queries(queries), len(self._segment_of)
+        if limit <= 0 or not len(batch.numbers):
+            return [Matches(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in queries]
+        if len(queries) > 1 and int(self._frequency[batch.numbers].sum()) > MAX_POSTINGS_PER_STEP:
+            half = len(queries) // 2
+            return self.search_many(queries[:half], limit) + self.search_many(queries[half:], limit)
+        terms, places = np.unique(batch.numbers, return_inverse=True)
+        keys, gains = [], []
+        for home, nodes, counts, starts, stops in self._find_postings([_QueryTerm(one, 1.0) for one in terms.tolist()]):
+            sizes = (stops - starts)[places].astype(np.int64)
+            rows = expand_runs(starts[places], sizes)
+            found, worths, owners = (
+                nodes[rows].astype(np.int64),
+                batch.weights.repeat(sizes),
+                batch.owners.repeat(sizes),
+            )
+            if self._dead.get(home):
+                living = self._segment_of[found] == home
+                rows, found, worths, owners = rows[living], found[living], worths[living], owners[living]
+            keys.append(owners * count + found)
+            gains.append(self._bm25_gains(worths, found, counts[rows]))
+        # Each memory is in one segment, so its contributions are added in the order of the query, as in a search.
+        pairs, at = np.unique(np.concatenate(keys), return_inverse=True)
+        sums = np.zeros(len(pairs), np.float32)
+        np.add.at(sums, at, np.concatenate(gains))
+        bounds = pairs.searchsorted(count * np.arange(len(queries) + 1))
+        return [
+            _top_nodes(pairs[begin:end] - number * count, sums[begin:end], limit)
+            for number, (begin, end) in enumerate(pairwise(bounds.tolist()))
+        ]
+
+    def scores_many(self, queries: Sequence[Mapping[str, float]], nodes: Sequence[Nodes]) -> list[Scores]:
+        """Return the results of `scores` for each query and its nodes, in one pass over the terms of all nodes."""
+        batch, lengths = self._resolve_queries(queries), [len(own) for own in nodes]
+        if not sum(lengths):
+            return [np.zeros(0, np.float32) for _ in nodes]
+        flat = np.concatenate(nodes)
+        sizes = self._sizes(flat)
+        if len(queries) > 1 and int(sizes.sum()) > MAX_SCORED_POSTINGS:
+            half = len(queries) // 2
+            return self.scores_many(queries[:half], nodes[:half]) + self.scores_many(queries[half:], nodes[half:])
+        terms, columns = np.unique(batch.numbers, return_inverse=True)
+        # Position of each term in each query, starting at 1, or 0 if the query does not contain it.
+        ranks = np.zeros((len(queries), len(terms) + 1), np.int64)
+        ranks[batch.owners, columns + 1] = np.arange(1, len(batch.numbers) + 1)
+        places = expand_runs(self._first[np.where(sizes > 0, flat, 0)], sizes)
+        turns = self._query_positions([_QueryTerm(one, 1.0) for one in terms.tolist()], self._terms["term"][places])
+        pairs = np.arange(len(flat)).repeat(sizes)
+        own_ranks = ranks[np.arange(len(queries)).repeat(lengths)[pairs], turns]
+        found = np.flatnonzero(own_ranks)
+        # Add in the order of the query, as in a search, so that the scores are equal.
+        found = found[own_ranks[found].argsort(kind="stable")]
+        gains = self._bm25_gains(
+            batch.weights[own_ranks[found] - 1], flat[pairs[found]], self._terms["count"][places[found]]
+        )
+        sums = np.zeros(len(flat), np.float32)
+        np.add.at(sums, pairs[found], gains)
+        return np.split(sums, np.cumsum(lengths[:-1]))
 
     def lengths(self, nodes: Nodes) -> Scores:
         """Return the number of terms of each node, at most `MAX_LENGTH_TERMS`. It is 0 if the node is not indexed."""
@@ -486,6 +557,25 @@ class WordIndex:
                 known.append((-weight * self._rarity(number), term, number))
         # Sort terms of equal weight by text, so that rounding does not depend on the order of indexing.
         return [_QueryTerm(number, -worth) for worth, _, number in sorted(known)]
+
+    def _resolve_queries(self, queries: Sequence[Mapping[str, float]]) -> _QueryBatch:
+        """Return the known terms of several queries, each in the order of `_resolve_query`."""
+        self._index_pending()
+        rarities = self.rarity(dict.fromkeys(chain.from_iterable(queries)))
+        numbers, known, owners = self._words.numbers, [], []
+        for owner, query in enumerate(queries):
+            own = [
+                (-weight * rarities[term], term, numbers[term])
+                for term, weight in query.items()
+                if weight > 0 and term in numbers and self._frequency[numbers[term]]
+            ]
+            known += sorted(own)
+            owners += [owner] * len(own)
+        return _QueryBatch(
+            np.array([number for *_, number in known], np.int32),
+            np.array([-worth for worth, *_ in known], np.float32),
+            np.array(owners, np.int64),
+        )
 
     def _rarity(self, number: int) -> float:
         having = 0 if number < 0 else int(self._frequency[number])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -13,11 +14,13 @@ import pytest
 
 import mama_structs
 from mama_structs.memory.engines.local.views import hnsw as vector_graph
+from mama_structs.memory.engines.local.views import hnsw_libraries
 from mama_structs.memory.engines.local.views.hnsw import BackgroundGraph, GraphError, HnswGraph
+from mama_structs.memory.engines.local.views.hnsw_libraries import VoyagerIndex
 from mama_structs.memory.engines.local.views.snapshots import SnapshotStore
-from mama_structs.memory.engines.local.views.vector_index import VectorIndex
+from mama_structs.memory.engines.local.views.vector_index import VECTORS_PART, VectorIndex
 
-pytest.importorskip("hnswlib")
+pytestmark = pytest.mark.usefixtures("library")
 # Child processes must import the package under test.
 SRC = str(Path(mama_structs.__file__).parents[1])
 DIMENSIONS = 24
@@ -38,6 +41,11 @@ def filled(vectors, *, exact_up_to=100):
     return index
 
 
+def graph_of(generation):
+    (part,) = (part for name, part in generation.parts.items() if name.startswith(vector_graph.PART_PREFIX))
+    return part
+
+
 def recall(index, vectors, queries, *, live=None):
     scores = queries @ vectors.T
     if live is not None:
@@ -52,7 +60,7 @@ def recall(index, vectors, queries, *, live=None):
 
 
 @pytest.fixture
-def index():
+def index(library):
     index = filled(clustered(1_500))
     assert index.wait_until_idle(30)
     yield index
@@ -165,13 +173,13 @@ def test_graph_projects_vectors_with_128_or_more_dimensions(tmp_path):
     restored = VectorIndex.restore(store.load().parts, dimensions=256, exact_up_to=1_000)
     assert restored.wait_until_idle(60)
 
+    assert restored._graph._saved is not None
     for one in (index, restored):
         assert (256, 128) == one._graph.verified_graph.graph.basis.shape
         assert recall(one, vectors, queries) > 0.97
         matches = one.nearest(queries[0], 10)
         np.testing.assert_allclose(vectors[matches.nodes] @ queries[0], matches.scores, rtol=1e-5)
         one.close()
-    assert one._graph._saved is not None
 
 
 def test_only_necessary_graph_results_are_rescored(monkeypatch):
@@ -236,13 +244,13 @@ def test_graph_is_used_during_import():
 @pytest.mark.parametrize("method", ["query", "mark", "add"])
 def test_search_is_exact_when_graph_raises(index, monkeypatch, caplog, method):
     """
-    An error of hnswlib discards the graph and is logged once.
+    An error of the library discards the graph and is logged once.
 
     After three errors no graph is built.
     """
 
     def fails(*_, **__):
-        raise GraphError("hnswlib failed: RuntimeError")
+        raise GraphError("voyager failed: RuntimeError")
 
     with monkeypatch.context() as patch:
         patch.setattr(HnswGraph, method, fails)
@@ -266,8 +274,8 @@ def _all(index):
     return np.concatenate([index.get(node) for node in range(1_500)])
 
 
-def test_search_is_exact_without_hnswlib(monkeypatch):
-    monkeypatch.setattr(vector_graph, "_load_library", lambda: None)
+def test_search_is_exact_without_library(monkeypatch):
+    monkeypatch.setattr(vector_graph, "find_library", lambda: None)
     vectors = clustered(500)
     index = filled(vectors, exact_up_to=0)
 
@@ -380,7 +388,7 @@ def test_close_stops_build():
     assert 7 == index.nearest(vectors[7], 1).nodes[0]
 
 
-def test_program_can_exit_during_build():
+def test_program_can_exit_during_build(child_code):
     """The interpreter exits without waiting for the build and without a crash."""
     code = """
 import numpy as np
@@ -397,7 +405,7 @@ for node, vector in enumerate(vectors):
     index.add(node, vector[None])
 print(index.stats()["mode"])
 """
-    done = _run(code)
+    done = _run(child_code + code)
 
     assert (0, "building\n", "") == (done.returncode, done.stdout, done.stderr)
 
@@ -442,14 +450,127 @@ def test_graph_with_little_growth_is_not_written_again(index, tmp_path):
     index.wait_until_idle(30)
     second = store.write(2, index.parts())
 
-    assert first.parts["graph"].files["graph"].stored == second.parts["graph"].files["graph"].stored
+    assert graph_of(first).files["graph"].stored == graph_of(second).files["graph"].stored
     restored = VectorIndex.restore(store.load().parts, dimensions=DIMENSIONS, exact_up_to=100)
     assert restored.wait_until_idle(30)
     assert 3_299 == restored.nearest(clustered(300, seed=4)[299], 1).nodes[0]
     assert "hnsw" == restored.stats()["mode"]
     third = store.write(3, restored.parts())
-    assert first.parts["graph"].files["graph"].stored == third.parts["graph"].files["graph"].stored
+    assert graph_of(first).files["graph"].stored == graph_of(third).files["graph"].stored
     restored.close()
+
+
+def use_library(monkeypatch, name, version="1.0"):
+    """Use another library or version for new graphs. Its index is voyager's."""
+    other = type("OtherIndex", (VoyagerIndex,), {"library": name})
+    monkeypatch.setattr(vector_graph, "find_library", lambda: other)
+    for module in (vector_graph, hnsw_libraries):
+        monkeypatch.setattr(module, "read_version", lambda library: version)
+
+
+def restored_from(store):
+    index = VectorIndex.restore(store.load().parts, dimensions=DIMENSIONS, exact_up_to=100)
+    assert index.wait_until_idle(30)
+    index.nearest(clustered(1)[0], 1)
+    assert "hnsw" == index.stats()["mode"]
+    return index
+
+
+def written(store, index, change):
+    generation = store.write(change, index.parts(), should_retain=index.should_retain)
+    index.record_saved_files(generation.parts)
+    return [name for name in store.load().parts if name.startswith(vector_graph.PART_PREFIX)]
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_graph_of_other_library_or_version_is_neither_loaded_nor_overwritten(index, tmp_path, monkeypatch, version):
+    """Each process builds a graph with its own library, and finds the graph that it stored."""
+    store = SnapshotStore(tmp_path, identity="x")
+    use_library(monkeypatch, "voyager", "1.1")
+    first = restored_of(index, store)
+    use_library(monkeypatch, "voyager" if version == "1.0" else "other", version)
+    with monkeypatch.context() as patch:
+        patch.setattr(BackgroundGraph, "_load", None)
+        second = restored_from(store)
+    (mine,) = second._graph.parts()
+    names = written(store, second, 2)
+    monkeypatch.setattr(BackgroundGraph, "_build", None)
+
+    assert [first, mine] == names
+    restored_from(store).close()
+    use_library(monkeypatch, "voyager", "1.1")
+    restored_from(store).close()
+    second.close()
+
+
+def restored_of(index, store):
+    """Store the rows of an index with a new graph. Return the name of the graph's part."""
+    store.write(1, {VECTORS_PART: index.parts()[VECTORS_PART]})
+    fresh = restored_from(store)
+    (name,) = fresh._graph.parts()
+    assert [name] == written(store, fresh, 1)
+    fresh.close()
+    return name
+
+
+def test_manifest_names_library_and_version(index, library):
+    (part,) = index._graph.parts().values()
+
+    assert (library, importlib.metadata.version(library)) == (part.meta["library"], part.meta["version"])
+
+
+def test_graph_of_other_process_is_dropped_when_its_rows_differ(index, tmp_path, monkeypatch):
+    """A process that dropped dead rows, or that has more than twice the rows, does not retain the graph."""
+    store = SnapshotStore(tmp_path, identity="x")
+    use_library(monkeypatch, "one")
+    restored_of(index, store)
+    use_library(monkeypatch, "two")
+    compacted, grown = restored_from(store), restored_from(store)
+    compacted.remove(5)
+    compacted.drop_erased_data()
+    assert compacted.wait_until_idle(30)
+    for at, vector in enumerate(clustered(1_600, seed=8)):
+        grown.add(9_000 + at, vector[None])
+    assert grown.wait_until_idle(60)
+
+    assert ["graph_one_1_0"] == [name for name, part in store.load().parts.items() if index.should_retain(name, part)]
+    for other in (compacted, grown):
+        assert [] == [name for name, part in store.load().parts.items() if other.should_retain(name, part)]
+        other.close()
+
+
+def test_stored_graph_of_other_rows_is_built_again(index, tmp_path, caplog):
+    """Two processes can give the same labels to different vectors, if they apply changes in a different order."""
+    store = SnapshotStore(tmp_path, identity="x")
+    vectors = clustered(1_500)
+    swapped = filled(np.concatenate([vectors[1:2], vectors[:1], vectors[2:]]))
+    assert swapped.wait_until_idle(30)
+    store.write(1, {**index.parts(), **swapped._graph.parts()})
+    restored = restored_from(store)
+
+    assert "the stored vector graph cannot be used" in caplog.text
+    assert recall(restored, vectors, clustered(20, seed=1)) > 0.97
+    restored.close()
+    swapped.close()
+
+
+def test_program_with_open_graph_exits_silently(child_code):
+    """The libraries' objects are freed before the interpreter ends."""
+    code = """
+import numpy as np
+from mama_structs.memory.engines.local.views.vector_index import VectorIndex
+index = VectorIndex(8, exact_up_to=10)
+vectors = np.random.default_rng(0).standard_normal((1_500, 8)).astype(np.float32)
+vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+for node, vector in enumerate(vectors):
+    index.add(node, vector[None])
+index.wait_until_idle()
+index.cycle = index
+print(index.nearest(vectors[0], 1).nodes[0], index.stats()["mode"])
+"""
+    done = _run(child_code + code)
+
+    assert (0, "0 hnsw\n", "") == (done.returncode, done.stdout, done.stderr)
 
 
 def test_graph_with_more_rows_than_snapshot_is_left_out(index, tmp_path):
@@ -460,7 +581,7 @@ def test_graph_with_more_rows_than_snapshot_is_left_out(index, tmp_path):
     assert index.wait_until_idle(30)
     generation = SnapshotStore(tmp_path, identity="x").write(1, parts)
 
-    assert {} == generation.parts["graph"].files
+    assert {} == graph_of(generation).files
     restored = VectorIndex.restore(generation.parts, dimensions=DIMENSIONS, exact_up_to=100)
     assert restored.wait_until_idle(30)
     assert 1_500 == len(restored)
@@ -518,14 +639,14 @@ def _older(path, other):
 
 
 @pytest.mark.parametrize("damage", [_truncate, _flip, _page, _empty, _foreign, _older])
-def test_damaged_graph_is_rebuilt_without_crash(index, tmp_path, damage):
+def test_damaged_graph_is_rebuilt_without_crash(index, tmp_path, damage, child_code):
     """Whatever the damage, a new process searches exactly and builds the graph again."""
     generation = SnapshotStore(tmp_path / "views", identity="x").write(1, index.parts())
-    file, other = (generation.parts["graph"].files[name].path for name in ("graph", "marks"))
+    file, other = (graph_of(generation).files[name].path for name in ("graph", "marks"))
     damage(file, other)
     query = clustered(1, seed=5)[0]
     np.save(tmp_path / "query.npy", query)
-    done = _run(DAMAGED, tmp_path / "views", tmp_path / "query.npy")
+    done = _run(child_code + DAMAGED, tmp_path / "views", tmp_path / "query.npy")
     expected = " ".join(map(str, np.argsort(-(clustered(1_500) @ query))[:5]))
 
     assert (0, [expected, "True hnsw", expected]) == (done.returncode, done.stdout.splitlines()), done.stderr
@@ -542,3 +663,16 @@ def test_damaged_vectors_are_not_used(tmp_path, damage):
     done = _run(DAMAGED, tmp_path / "views", tmp_path / "query.npy")
 
     assert (0, "n o n e\n") == (done.returncode, done.stdout), done.stderr
+
+
+def test_graph_that_does_not_find_its_own_vectors_is_rejected():
+    """All results are right for a query that is equally far from most vectors, so recall does not show it."""
+    directions = np.eye(1_024, dtype=np.float32)
+    index = VectorIndex(1_024, exact_up_to=500)
+    for node, vector in enumerate(directions):
+        index.add(node, vector[None])
+    assert index.wait_until_idle(120)
+
+    for node in range(0, 1_024, 50):
+        assert node in index.nearest(directions[node], 5).nodes.tolist()
+    index.close()

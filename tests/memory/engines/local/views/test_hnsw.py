@@ -1,7 +1,7 @@
 """
-Wrapper of hnswlib.
+Wrapper of the HNSW libraries.
 
-Each known hazard of hnswlib has a test here or in test_background_graph.py.
+Each known hazard of voyager and of hnswlib has a test here or in test_background_graph.py.
 """
 
 from __future__ import annotations
@@ -16,12 +16,9 @@ import numpy as np
 import pytest
 
 import mama_structs
-from mama_structs.memory.engines.local.views import hnsw
 from mama_structs.memory.engines.local.views.hnsw import GraphBusy, GraphError, GraphParameters, HnswGraph
 
-pytest.importorskip("hnswlib")
-
-pytest.importorskip("hnswlib")
+pytestmark = pytest.mark.usefixtures("library")
 # Child processes must import the package under test.
 SRC = str(Path(mama_structs.__file__).parents[1])
 
@@ -41,11 +38,26 @@ def exact(vectors, queries, limit):
     return np.argsort(-(queries @ vectors.T), axis=1, kind="stable")[:, :limit]
 
 
+def rescored(graph, vectors, queries, limit, *, ef):
+    """Return the best labels of a query by their exact scores. An index of bytes returns them in about this order."""
+    found = graph.query(queries, ef, ef=ef)
+    order = np.argsort([-(vectors[own] @ query) for own, query in zip(found, queries, strict=True)], kind="stable")
+    return np.take_along_axis(found, order, axis=1)[:, :limit]
+
+
 def test_query_finds_nearest_vectors():
-    """With enough candidates, the labels equal those of an exact scan, best first."""
+    """With enough candidates, the labels equal those of an exact scan."""
     vectors, queries = some(300), some(20, seed=1)
 
-    assert exact(vectors, queries, 10).tolist() == graph_of(vectors).query(queries, 10, ef=200).tolist()
+    assert exact(vectors, queries, 10).tolist() == rescored(graph_of(vectors), vectors, queries, 10, ef=200).tolist()
+
+
+def test_query_accepts_vector_whose_projection_is_zero():
+    """Such a query finds any vectors."""
+    graph = HnswGraph(8, basis=np.eye(8, 4, dtype=np.float32))
+    graph.add(some(20))
+
+    assert (1, 3) == graph.query(np.eye(8, dtype=np.float32)[7:], 3, ef=10).shape
 
 
 def test_query_limit_is_clamped_to_live_vectors():
@@ -59,6 +71,30 @@ def test_query_limit_is_clamped_to_live_vectors():
     graph.mark(np.zeros(5, np.bool_))
     assert (2, 0) == graph.query(vectors[:2], 3, ef=10).shape
     assert (1, 0) == HnswGraph(8).query(vectors[:1], 3, ef=10).shape
+
+
+def test_query_returns_fewer_vectors_if_others_cannot_be_reached(monkeypatch):
+    """The libraries raise if they find fewer than requested, although more are live."""
+    graph = graph_of(some(100))
+    query, asked = graph._index.query, []
+
+    def limited(vectors, limit, *, ef):
+        asked.append(limit)
+        if limit > 90:
+            raise RuntimeError("fewer than expected")
+        return query(vectors, limit, ef=ef)
+
+    monkeypatch.setattr(graph._index, "query", limited)
+
+    assert (1, 87) == graph.query(some(1), 128, ef=128).shape
+    assert [100, 87] == asked
+
+
+def test_query_raises_graph_error_if_library_fails(monkeypatch):
+    graph = graph_of(some(100))
+    monkeypatch.setattr(graph._index, "query", lambda *_, **__: 1 / 0)
+    with pytest.raises(GraphError, match="failed: ZeroDivisionError"):
+        graph.query(some(1), 50, ef=60)
 
 
 def test_marked_vectors_are_hidden_until_unmarked():
@@ -94,7 +130,7 @@ def test_capacity_grows_before_it_is_full():
     graph.add(vectors[699:])
 
     assert 700 == len(graph) == graph.live
-    assert exact(vectors, vectors[:5], 5).tolist() == graph.query(vectors[:5], 5, ef=300).tolist()
+    assert exact(vectors, vectors[:5], 5).tolist() == rescored(graph, vectors, vectors[:5], 5, ef=300).tolist()
 
 
 @pytest.mark.parametrize(
@@ -119,6 +155,14 @@ def test_invalid_vectors_are_rejected(vectors):
     assert 3 == len(graph)
 
 
+def test_read_only_vectors_are_accepted():
+    """Rows of snapshot files are read-only, and voyager rejects such arrays."""
+    vectors = some(20)
+    vectors.flags.writeable = False
+
+    assert list(range(20)) == graph_of(vectors).query(vectors, 1, ef=50)[:, 0].tolist()
+
+
 def test_candidate_count_is_set_for_new_and_loaded_graphs(tmp_path):
     """The library resets the number of candidates when it loads a graph."""
     vectors, queries = some(2_000, 32), some(50, 32, seed=1)
@@ -128,7 +172,9 @@ def test_candidate_count_is_set_for_new_and_loaded_graphs(tmp_path):
     loaded = HnswGraph.load(path, dimensions=32, plan=GraphParameters(), marked=marked)
     right = exact(vectors, queries, 10)
     few, many = (
-        np.mean([len(set(a) & set(b)) for a, b in zip(right, loaded.query(queries, 10, ef=ef), strict=True)])
+        np.mean(
+            [len(set(a) & set(b)) for a, b in zip(right, rescored(loaded, vectors, queries, 10, ef=ef), strict=True)]
+        )
         for ef in (10, 400)
     )
 
@@ -154,14 +200,15 @@ def test_loaded_graph_keeps_marks_and_can_grow(tmp_path):
 
 
 def test_save_to_missing_directory_raises_oserror(tmp_path):
-    """The library reports no error in this case."""
+    """In this case hnswlib reports no error."""
     with pytest.raises(OSError, match="No such file"):
         graph_of(some(10)).save(tmp_path / "none" / "graph", max_vectors=10)
 
 
-def test_save_to_full_disk_raises_oserror(tmp_path):
-    """The library reports no error for a truncated file."""
+def test_save_to_full_disk_raises_oserror(tmp_path, child_code):
+    """The libraries report no error if they are given a path and truncate the file."""
     code = f"""
+{child_code}
 import resource, sys
 from pathlib import Path
 import numpy as np
@@ -205,11 +252,28 @@ def test_load_rejects_file_that_differs_from_manifest(tmp_path, said):
         HnswGraph.load(path, **{"dimensions": 8, "plan": GraphParameters(), "marked": marked} | said)
 
 
-def test_load_rejects_file_that_is_no_graph(tmp_path):
-    """Errors of the library are converted to one error type."""
+def test_load_rejects_file_that_is_no_graph(tmp_path, library):
+    """Errors of the libraries are converted to one error type."""
     (tmp_path / "graph").write_bytes(b"")
-    with pytest.raises(GraphError, match="hnswlib failed"):
+    with pytest.raises(GraphError, match=f"{library} failed"):
         HnswGraph.load(tmp_path / "graph", dimensions=8, plan=GraphParameters(), marked=np.zeros(1, np.bool_))
+
+
+def test_large_components_are_stored_as_the_bound():
+    """One component of 0.99 does not coarsen the others. The library would reject vectors beyond its range."""
+    vectors = some(200, 64)
+    vectors[7] = np.eye(64)[0]
+    graph = graph_of(vectors, bound=0.25)
+
+    assert exact(vectors, vectors, 1).tolist() == rescored(graph, vectors, vectors, 1, ef=60).tolist()
+
+
+def test_voyager_stores_one_byte_per_component(tmp_path, library):
+    for dimensions in (64, 192):
+        graph_of(some(500, dimensions)).save(tmp_path / str(dimensions), max_vectors=500)
+    grown = (tmp_path / "192").stat().st_size - (tmp_path / "64").stat().st_size
+
+    assert {"voyager": 1, "hnswlib": 4}[library] * 128 * 500 == grown
 
 
 def test_equal_input_yields_identical_file(tmp_path):
@@ -283,41 +347,6 @@ def test_query_times_out_while_vectors_are_added():
     assert not graph._waiting
 
 
-@pytest.mark.parametrize("error", [ImportError, OSError, RuntimeError])
-def test_missing_library_is_logged_once(monkeypatch, caplog, error):
-    """For any import error, one message is logged and no graph can be created."""
-
-    def fails(name):
-        raise error("not for this processor")
-
-    monkeypatch.setattr(hnsw, "load_module", fails)
-    hnsw._load_library.cache_clear()
-    try:
-        assert [False, False] == [hnsw.is_available(), hnsw.is_available()]
-        assert 1 == caplog.text.count("hnswlib cannot be imported")
-        with pytest.raises(GraphError):
-            HnswGraph(8)
-    finally:
-        hnsw._load_library.cache_clear()
-
-
-def test_library_is_imported_lazily():
-    """Importing the package's vector modules loads no native library."""
-    code = "import sys, mama_structs.memory.engines.local.views.vector_index; print('hnswlib' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": SRC}, check=True, capture_output=True, text=True
-    )
-    sources = Path(mama_structs.__file__).parent.rglob("*.py")
-    users = [
-        path.name
-        for path in sources
-        if 'load_module("hnswlib")' in path.read_text() or "import hnswlib" in path.read_text()
-    ]
-
-    assert "False\n" == done.stdout
-    assert ["hnsw.py"] == users
-
-
 TRUNCATED_GRAPH_SCRIPT = """
 import sys
 from pathlib import Path
@@ -336,11 +365,11 @@ print("lives")
 """
 
 
-def test_truncated_file_raises_instead_of_crashing(tmp_path):
+def test_truncated_file_raises_instead_of_crashing(tmp_path, child_code):
     """Truncation after the hash comparison is detected by the file length."""
     graph_of(some(500)).save(tmp_path / "graph", max_vectors=500)
     done = subprocess.run(
-        [sys.executable, "-c", TRUNCATED_GRAPH_SCRIPT, str(tmp_path / "graph")],
+        [sys.executable, "-c", child_code + TRUNCATED_GRAPH_SCRIPT, str(tmp_path / "graph")],
         check=False,
         capture_output=True,
         text=True,

@@ -9,13 +9,14 @@ from pathlib import Path
 import attrs
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.engines.local.views import hnsw
 from mama_structs.memory.engines.local.views import vector_index as module
 from mama_structs.memory.engines.local.views import vector_store as rows_module
+from mama_structs.memory.engines.local.views.hnsw_libraries import LIBRARIES
 from mama_structs.memory.engines.local.views.snapshots import SnapshotStore
 from mama_structs.memory.engines.local.views.vector_index import VectorIndex
 
@@ -23,10 +24,16 @@ POOL = np.array([[x, y, z] for x in (-1, 0, 1, 2) for y in (-1, 0.0, 1) for z in
 POOL = POOL[np.linalg.norm(POOL, axis=1) > 0]
 POOL /= np.linalg.norm(POOL, axis=1, keepdims=True)
 
-MODES = [
-    pytest.param(1_000, id="exact"),
-    pytest.param(0, id="hnsw", marks=pytest.mark.skipif(not hnsw.is_available(), reason="no hnswlib here")),
-]
+
+@pytest.fixture(params=[None, *LIBRARIES], ids=lambda library: "exact" if library is None else library.library)
+def exact_up_to(request, monkeypatch):
+    """Return a limit that selects exact search, or graphs of one library."""
+    if request.param is None:
+        return 1_000
+    pytest.importorskip(request.param.library, reason=f"{request.param.library} is not installed")
+    monkeypatch.setattr(hnsw, "find_library", lambda: request.param)
+    return 0
+
 
 choices = st.lists(st.integers(0, len(POOL) - 1), min_size=0, max_size=3)
 steps = st.lists(
@@ -143,7 +150,7 @@ class Run:
 
 
 @pytest.mark.parametrize("held", [10**6, 8])
-@pytest.mark.parametrize("exact_up_to", MODES)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=steps)
 def test_index_agrees_with_brute_force(exact_up_to, held, steps):
     """After any changes and snapshots, in exact and graph mode, in memory and in files."""
@@ -182,7 +189,6 @@ def test_index_agrees_with_brute_force(exact_up_to, held, steps):
         run.index.close()
 
 
-@pytest.mark.parametrize("exact_up_to", MODES)
 def test_search_finds_others_among_two_thousand_equal_vectors(exact_up_to):
     """Each of 300 others is found by its own vector, and a filter returns all its matches."""
     vectors = np.concatenate([np.repeat(some(1, seed=5), 2_000, axis=0), some(300)])
@@ -234,7 +240,6 @@ def test_node_is_scored_by_its_best_piece():
     assert [1, 0, 0] == index.similarities(axes[1], np.array([3, 4, 99])).tolist()
 
 
-@pytest.mark.parametrize("exact_up_to", MODES)
 def test_index_of_no_or_one_vector(exact_up_to):
     """An empty index returns nothing, an index of one vector returns it."""
     index = VectorIndex(4, exact_up_to=exact_up_to)
