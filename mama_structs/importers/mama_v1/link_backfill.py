@@ -24,7 +24,6 @@ from mama_structs.memory.save.automatic_links import (
     CLOSE_IN_TIME_WORD,
     RELATED_WORD,
     LinkingContext,
-    same_subject_probabilities,
 )
 from mama_structs.memory.save.link_candidates import NearestFunction, collect_link_candidates
 from mama_structs.memory.types.engine import EngineFilter, Matches, Reader, Vectors
@@ -132,7 +131,7 @@ class LinkBackfill:
             explicit=covered,
             nearest=nearest,
         )
-        probable = same_subject_probabilities(found.features)
+        probable = found.probabilities
         order = np.argsort(-probable, kind="stable")
         rows = order[probable[order] >= self.policy.threshold].tolist()
         pairs = []

@@ -21,7 +21,6 @@ from mama_structs.memory.save.link_candidates import (
     ONE_HOUR,
     TEMPORAL_LINK_TYPES,
     LinkCandidates,
-    LinkFeatures,
     PendingLinks,
     SimilarityBaseline,
     Values,
@@ -51,13 +50,6 @@ RELATED_WORD: Final = "related_to"
 SAME_TOPIC_WORD: Final = "same_topic"
 CLOSE_IN_TIME_WORD: Final = "close_in_time"
 """Relationship words of automatic links, one for each reason."""
-
-# Fitted with the default embedder by ``benchmarks/linking.py --fit`` on decisions, chats, long messages and passages.
-WEIGHTS: Final = (0.5, 0.2, 62.38, 3.21, -3.16, 1.65, 3.68, 10.81)
-"""Weights of `FEATURES` in the log odds that two memories have the same subject."""
-
-BIAS: Final = -5.25
-"""Log odds if all features are 0."""
 
 _MAX_TEMPORAL_CANDIDATES: Final = 48
 # Minimum same-subject probability for a link between decisions that have the same topic.
@@ -137,13 +129,16 @@ def choose_automatic_links(
         ]
     )
     before = [_recent_nodes(reader, one, candidates.get(one), policy, spare=spare) for one in asked]
+    earliest = union_nodes(before)
+    created = reader.facts(earliest).created
     taking = _IncomingLinkCounter(reader, [*before, *(one.nodes for one in likely if one is not None)], policy)
     chosen = []
     for one, queue, earlier in zip(asked, likely, before, strict=True):
         semantic = [] if queue is None else _choose_associations(queue, taking, policy)
         covered = {*(choice.node for choice in semantic), *find_nodes(reader, one.explicit).tolist()}
         free = [node for node in earlier[taking.free(earlier)].tolist() if node not in covered]
-        temporal = _choose_temporal_links(reader, one.memory, np.array(free, np.int64), policy) if free else []
+        nodes = np.array(free[: policy.max_temporal], np.int64)
+        temporal = _choose_temporal_links(one.memory, nodes, created[earliest.searchsorted(nodes)], policy)
         taking.give([*semantic, *temporal])
         chosen.append([*semantic, *temporal])
     ids = iter(reader.ids([choice.node for some in chosen for choice in some]))
@@ -186,16 +181,6 @@ class _IncomingLinkCounter:
             self._taken[np.searchsorted(self._nodes, choice.node)] += 1
 
 
-def same_subject_probabilities(
-    features: LinkFeatures, weights: Sequence[float] = WEIGHTS, bias: float = BIAS
-) -> Values:
-    """Return the probability that each candidate has the same subject as the new memory."""
-    # Logistic regression. The fit weighted wrong links 2.5 times, so the result underestimates the probability.
-    odds = features.table() @ np.asarray(weights, np.float64) + bias
-    # This expression equals the logistic function, but does not overflow.
-    return 0.5 + 0.5 * np.tanh(0.5 * odds)
-
-
 @attrs.frozen(eq=False)
 class _CandidateQueue:
     """
@@ -212,7 +197,7 @@ class _CandidateQueue:
 
 def _rank_candidates(memory: Memory, candidates: LinkCandidates, policy: LinkingPolicy) -> _CandidateQueue:
     features = candidates.features
-    probable = same_subject_probabilities(features)
+    probable = candidates.probabilities
     surest = np.where(probable >= policy.threshold, probable, 0.0)
     by_topic = np.zeros(len(surest))
     if policy.topic_window and memory.type is MemoryType.DECISION:
@@ -276,11 +261,13 @@ def _recent_filter(asked: PendingLinks, policy: LinkingPolicy) -> tuple[EngineFi
     return where, _MAX_TEMPORAL_CANDIDATES + len(asked.explicit) + policy.max_semantic
 
 
-def _choose_temporal_links(reader: Reader, memory: Memory, nodes: Nodes, policy: LinkingPolicy) -> list[AutomaticLink]:
-    """Return temporal links to the newest of *nodes*, up to the policy's limit."""
-    age = (to_milliseconds(memory.created_at) - reader.facts(nodes).created) / (1000 * policy.temporal_window)
+def _choose_temporal_links(
+    memory: Memory, nodes: Nodes, created: NDArray[np.int64], policy: LinkingPolicy
+) -> list[AutomaticLink]:
+    """Return temporal links to the *nodes*, whose creation times are *created*."""
+    age = (to_milliseconds(memory.created_at) - created) / (1000 * policy.temporal_window or 1)
     confidence = 0.3 + 0.2 * (1 - np.clip(age, 0, 1))
     return [
         AutomaticLink(int(nodes[at]), LinkType.TEMPORAL, CLOSE_IN_TIME_WORD, float(confidence[at]))
-        for at in np.flatnonzero(confidence >= policy.min_confidence)[: policy.max_temporal].tolist()
+        for at in np.flatnonzero(confidence >= policy.min_confidence).tolist()
     ]

@@ -6,6 +6,7 @@ Candidates are similar in meaning or words, close in time, or connected by topic
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from mama_structs.memory.types.engine import (
     Nodes,
     Prefetch,
     Reader,
+    find_positions,
     in_sorted,
     union_nodes,
 )
@@ -55,6 +57,7 @@ _MAX_SAME_TOPIC: Final = 16
 # A topic with more memories than this is too broad to be evidence, so counting stops here.
 _MAX_COUNTED_TOPIC_MEMORIES: Final = 64
 _MAX_CHAIN_NODES: Final = 32
+_MAX_CACHED_TOPICS: Final = 4_096
 _MAX_MENTIONS: Final = 8
 # Only the first chunks (for cosines) and the first characters (for words) of a long memory are compared.
 _MAX_COMPARED_CHUNKS: Final = 4
@@ -85,6 +88,7 @@ _RANDOM_MUTUAL_RANK: Final = 1.0
 _CLOSE_MUTUAL_RANK: Final = 2.5
 # Cosines that differ by less are equal except for rounding errors.
 _COSINE_TOLERANCE: Final = 1e-6
+_NO_NODES: Final[Nodes] = np.zeros(0, np.int64)
 _EXPLICIT_TYPES: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION)
 
 
@@ -113,6 +117,23 @@ class LinkFeatures:
 
 FEATURES: Final = tuple(field.name for field in attrs.fields(LinkFeatures))
 
+# Fitted with the default embedder by ``benchmarks/linking.py --fit`` on decisions, chats, long messages and passages.
+WEIGHTS: Final = (0.5, 0.2, 62.38, 3.21, -3.16, 1.65, 3.68, 10.81)
+"""Weights of `FEATURES` in the log odds that two memories have the same subject."""
+
+BIAS: Final = -5.25
+"""Log odds if all features are 0."""
+
+
+def same_subject_probabilities(
+    features: LinkFeatures, weights: Sequence[float] = WEIGHTS, bias: float = BIAS
+) -> Values:
+    """Return the probability that each candidate has the same subject as the new memory."""
+    # Logistic regression. The fit weighted wrong links 2.5 times, so the result underestimates the probability.
+    odds = features.table() @ np.asarray(weights, np.float64) + bias
+    # This expression equals the logistic function, but does not overflow.
+    return 0.5 + 0.5 * np.tanh(0.5 * odds)
+
 
 @attrs.frozen(kw_only=True)
 class LinkCandidates:
@@ -123,6 +144,9 @@ class LinkCandidates:
     types: NDArray[np.int8]
     cosines: NDArray[np.float32]
     features: LinkFeatures
+    # Probability of the same subject.
+    probabilities: Values
+    have_same_topic: NDArray[np.bool_]
     recent: Nodes
 
 
@@ -157,15 +181,18 @@ class SimilarityBaseline:
     # Expected cosine of unrelated texts according to the embedder's calibration.
     expected_cosine: float
     spread: float
-    # Sums of vectors of the sample. The products with them are the sums of cosines in `sum_cosines`.
-    sums: Mapping[str, Values]
+    # Sums of the sample's vectors, of shape (3, dimensions): the shared dimensions of all vectors in unit length, the
+    # vectors with a rest, and those without. Products with these sums are sums of cosines.
+    sums: NDArray[np.float32]
     # Mean cosine of two distinct memories of the store.
     mean_cosine: float = attrs.field(init=False)
 
     @mean_cosine.default
     def _compute_mean_cosine(self) -> float:
         count = len(self.sample)
-        pairs = float(self.sum_cosines(self.sample).sum()) - count
+        # Equal to the sum of `sum_cosines` of the sample, because vectors without a rest have only shared dimensions.
+        shared, rest, no_rest = self.sums
+        pairs = float(rest @ rest + no_rest @ (2 * shared - no_rest)) - count
         return float(self.mean(pairs / (count * (count - 1)) if count > 1 else 0.0))
 
     @classmethod
@@ -173,9 +200,10 @@ class SimilarityBaseline:
         """Compute the baseline from the present sample of a store."""
         sample = reader.sample()
         rest = has_rest(sample, shared_dimensions)
-        shared = (1 / shared_norms(sample, shared_dimensions)) @ sample
-        shared[shared_dimensions:] = 0
-        sums = {"rest": sample[rest].sum(axis=0), "shared": shared, "no rest": sample[~rest].sum(axis=0)}
+        # One matrix product reads the sample once.
+        weights = np.stack([1 / shared_norms(sample, shared_dimensions), rest, ~rest]).astype(np.float32)
+        sums = weights @ sample
+        sums[0, shared_dimensions:] = 0
         strange = calibration.midpoint - _UNRELATED_LOG_ODDS / calibration.slope
         return cls(
             memories=reader.count(),
@@ -183,7 +211,7 @@ class SimilarityBaseline:
             shared_dimensions=shared_dimensions,
             expected_cosine=strange,
             spread=1 / calibration.slope,
-            sums={name: total.astype(np.float64) for name, total in sums.items()},
+            sums=sums,
         )
 
     def mean(self, cosines: Any) -> Any:
@@ -196,13 +224,11 @@ class SimilarityBaseline:
         """Return the sum of each vector's cosines to the sample, in linear time."""
         if not len(vectors) or not len(self.sample):
             return np.zeros(len(vectors))
-        found: Values = vectors @ self.sums["shared"]
-        rest = has_rest(vectors, self.shared_dimensions)
-        if rest.any():
-            found[rest] = vectors[rest] @ self.sums["rest"]
-            own = vectors[rest]
-            found[rest] += (own @ self.sums["no rest"]) / shared_norms(own, self.shared_dimensions)
-        return found
+        shared, rest, no_rest = self.sums @ vectors.T
+        if self.sums[2].any():
+            rest += no_rest / shared_norms(vectors, self.shared_dimensions)
+        sums: Values = np.where(has_rest(vectors, self.shared_dimensions), rest, shared).astype(np.float64)
+        return sums
 
     def baselines(self, vectors: NDArray[np.float32]) -> tuple[Values, Values]:
         """Return the mean and the standard deviation of each vector's cosines to the store."""
@@ -248,23 +274,23 @@ def collect_many_link_candidates(
     topic_window: float = 0.0,
     nearest: NearestFunction | None = None,
 ) -> list[LinkCandidates]:
-    """Return the link candidates of each memory among the older ones, with their features."""
+    """
+    Return the link candidates of each memory among the older ones, with their features.
+
+    Each kind of data is read for all memories together.
+    """
     if not asked:
         return []
     # A query may find memories of the same batch that must not be linked, so ask for more candidates.
     spare = min(len(asked), _MAX_NEAREST)
-    sought = [
-        _LinkQuery.from_pending(reader, one, topic_window if one.memory.type is MemoryType.DECISION else 0.0)
-        for one in asked
-    ]
+    sought = _LinkQuery.from_batch(reader, asked, topic_window)
     queries = [_nearest_vectors(one, usual) for one in asked]
     reader.expect(lambda ahead: _prefetch_queries(ahead, sought, list(itertools.chain(*queries)), spare))
     near = _nearest_nodes(reader, asked, queries, spare, nearest)
-    found = [_LinkEvidence.from_query(reader, one, nodes, spare) for one, nodes in zip(sought, near, strict=True)]
+    words = reader.words_many([one.words for one in sought], _MAX_WORD_MATCHES + spare)
+    found = [_LinkEvidence.from_query(reader, *parts, spare) for parts in zip(sought, near, words, strict=True)]
     known = _CandidateFacts.from_nodes(reader, union_nodes([one.nodes for one in found]), usual)
-    firsts = [one.vectors[0] for one in asked if len(one.vectors)]
-    scales = zip(*usual.baselines(np.stack(firsts)), strict=True) if firsts else iter(())
-    return [one.candidates(reader, known, usual, next(scales) if len(one.asked.vectors) else None) for one in found]
+    return _CandidateTable.from_evidence(found, known, usual).split(reader)
 
 
 def _newer_nodes(reader: Reader, asked: Sequence[PendingLinks]) -> Nodes:
@@ -339,8 +365,10 @@ class _CandidateFacts:
         facts = reader.facts(nodes)
         vectors, counts = reader.pieces(nodes)
         starts = np.cumsum(counts) - counts
-        first = np.zeros((len(nodes), vectors.shape[1]), np.float32)
-        first[counts > 0] = vectors[starts[counts > 0]]
+        first = vectors
+        if (counts != 1).any():
+            first = np.zeros((len(nodes), vectors.shape[1]), np.float32)
+            first[counts > 0] = vectors[starts[counts > 0]]
         means = usual.mean(usual.sum_cosines(first) / max(len(usual.sample), 1))
         numbers, at = np.unique(facts.topics, return_index=True)
         named = numbers >= 0
@@ -373,19 +401,30 @@ class _CandidateFacts:
         best[counts > 0] = np.maximum.reduceat(scores, (np.cumsum(counts) - counts)[counts > 0])
         return best
 
-    def naming(self, terms: Terms) -> dict[int, float]:
-        """
-        Return the rarity-weighted ratio of each topic's words that occur in *terms*.
+    def topic_of(self, nodes: Nodes) -> int:
+        """Return the number of the topic that *nodes* have in common, or -1 without nodes."""
+        return int(self.facts.topics[self.nodes.searchsorted(nodes[0])]) if len(nodes) else -1
 
-        The keys are topic numbers. Topics without a shared word are left out.
+    def topic_places(self, places: Nodes) -> Nodes:
+        """Return the column of the topic of each node in the result of `naming`. *places* are as in `cosines`."""
+        numbers = np.fromiter(self.topics, np.int64, len(self.topics))
+        return 1 + find_positions(self.facts.topics[places].astype(np.int64), numbers)
+
+    def naming(self, term_rarities: Sequence[Terms]) -> Values:
         """
-        ratios: dict[int, float] = {}
-        for term in terms:
-            for number in self.topics_by_word.get(term, ()):
-                ratios[number] = ratios.get(number, 0.0) + self.topics[number][term]
-        return {
-            number: share / whole for number, share in ratios.items() if (whole := sum(self.topics[number].values()))
-        }
+        Return the rarity-weighted ratio of each topic's words that occur in the terms of each memory.
+
+        The result has the shape (memories, topics + 1). Its first column is 0, for memories without a topic.
+        """
+        ratios = np.zeros((len(term_rarities), len(self.topics) + 1))
+        columns = {number: column for column, number in enumerate(self.topics, 1)}
+        for row, terms in zip(ratios, term_rarities, strict=True):
+            for term in terms.keys() & self.topics_by_word.keys():
+                for number in self.topics_by_word[term]:
+                    row[columns[number]] += self.topics[number][term]
+        wholes = np.array([0.0, *(sum(own.values()) for own in self.topics.values())])
+        shares: Values = np.divide(ratios, wholes, out=np.zeros_like(ratios), where=wholes > 0)
+        return shares
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -405,20 +444,43 @@ class _LinkQuery:
     mentions: Sequence[EngineFilter]
 
     @classmethod
-    def from_pending(cls, reader: Reader, asked: PendingLinks, topic_window: float) -> _LinkQuery:
+    def from_batch(cls, reader: Reader, asked: Sequence[PendingLinks], topic_window: float) -> list[_LinkQuery]:
         """
-        Compute the queries of a memory.
+        Compute the queries of some memories.
 
-        Decisions on its topic are candidates if they are at most *topic_window* seconds older.
+        Decisions on the topic of a decision are candidates if they are at most *topic_window* seconds older.
         """
-        memory, until = asked.memory, asked.memory.created_at + MILLISECOND
         # Exclude the topic, which has its own features. Its words would make a broad topic look related.
-        analysis = analyse_text(indexed_text(memory, with_topic=False)[:_MAX_COMPARED_CHARS])
-        known = reader.rarity(analysis.compute_query_terms())
-        itself = asked.node is not None
+        analyses = [analyse_text(indexed_text(one.memory, with_topic=False)[:_MAX_COMPARED_CHARS]) for one in asked]
+        terms = [analysis.compute_query_terms() for analysis in analyses]
+        known = reader.rarity(dict.fromkeys(itertools.chain(*terms), 1.0))
         total = reader.count() + 1
-        # Invert the BM25 formula to get the number of other memories with each term, plus 0.5.
-        having = {term: max(total * math.exp(-found) - itself, 0.5) for term, found in known.items()}
+        return [
+            cls._from_analysis(
+                one,
+                analysis,
+                {term: known[term] for term in own},
+                # Invert the BM25 formula to get the number of other memories with each term, plus 0.5.
+                {term: max(total * math.exp(-known[term]) - (one.node is not None), 0.5) for term in own},
+                total=total,
+                topic_window=topic_window if one.memory.type is MemoryType.DECISION else 0.0,
+            )
+            for one, analysis, own in zip(asked, analyses, terms, strict=True)
+        ]
+
+    @classmethod
+    def _from_analysis(
+        cls,
+        asked: PendingLinks,
+        analysis: TextAnalysis,
+        known: Terms,
+        having: Terms,
+        *,
+        total: int,
+        topic_window: float,
+    ) -> _LinkQuery:
+        memory, until = asked.memory, asked.memory.created_at + MILLISECOND
+        itself = asked.node is not None
         # Without virtual memories, new words would outweigh all others in a small store.
         # Words that no other memory contains are treated like words of one other memory.
         rare = {
@@ -525,10 +587,11 @@ class _LinkEvidence:
     weights: Terms
 
     @classmethod
-    def from_query(cls, reader: Reader, sought: _LinkQuery, near: Sequence[Nodes], spare: int) -> _LinkEvidence:
-        """Run the candidate queries of a memory."""
-        asked = sought.asked
-        words = reader.words(sought.words, _MAX_WORD_MATCHES + spare).nodes
+    def from_query(
+        cls, reader: Reader, sought: _LinkQuery, near: Sequence[Nodes], matches: Matches, spare: int
+    ) -> _LinkEvidence:
+        """Run the other candidate queries of a memory, after those by meaning and by words."""
+        asked, words = sought.asked, matches.nodes
         recent = reader.window(sought.recent, limit=_MAX_RECENT + spare)
         topic, having_topic = sought.find_same_topic(reader, spare)
         direct = find_nodes(reader, asked.explicit) if asked.explicit else np.zeros(0, np.int64)
@@ -556,76 +619,181 @@ class _LinkEvidence:
             weights=sought.weights,
         )
 
-    def candidates(
-        self, reader: Reader, known: _CandidateFacts, usual: SimilarityBaseline, scale: tuple[float, float] | None
-    ) -> LinkCandidates:
-        """
-        Return the older candidates with their features.
 
-        *scale* is the mean and the standard deviation of the memory's cosines to the store.
-        """
-        memory, created = self.asked.memory, to_milliseconds(self.asked.memory.created_at)
-        places = np.searchsorted(known.nodes, self.nodes)
-        all_cosines = known.cosines(self.asked.vectors[:_MAX_COMPARED_CHUNKS], places)
-        times = known.facts.created[places]
-        kept = times <= created
-        if len(self.explicit_nodes):
-            kept &= ~in_sorted(self.nodes, self.explicit_nodes)
-        nodes, cosines, times, at = self.nodes[kept], all_cosines[kept], times[kept], places[kept]
-        topics = known.facts.topics[at]
-        own = int(known.facts.topics[np.searchsorted(known.nodes, self.topic[0])]) if len(self.topic) else -1
-        same = (topics == own) & (topics >= 0)
-        close = np.searchsorted(self.nodes, self.near)
-        vectors = known.first[places[close]]
-        pairs = cosine_table(vectors, vectors, known.shared_dimensions)
-        standing = _mutual_ranks(pairs, self.near, all_cosines[close], nodes, cosines)
-        likeness = np.zeros(len(nodes))
-        if scale is not None:
-            mean, spread = scale
-            likeness = (cosines - mean - known.usual[at] + usual.mean_cosine) / spread
+@attrs.frozen(kw_only=True, eq=False)
+class _CandidateTable:
+    """Candidates of all memories of a batch, memory by memory. Each row pairs a memory with an older candidate."""
+
+    evidence: Sequence[_LinkEvidence]
+    known: _CandidateFacts
+    usual: SimilarityBaseline
+    # Number of the memory of each row, as an index of `evidence`.
+    owners: Nodes
+    nodes: Nodes
+    # Index of each candidate in `known.nodes`.
+    places: Nodes
+    cosines: NDArray[np.float32]
+    mutual_ranks: Values
+
+    @classmethod
+    def from_evidence(
+        cls, evidence: Sequence[_LinkEvidence], known: _CandidateFacts, usual: SimilarityBaseline
+    ) -> _CandidateTable:
+        """Compute the cosines and ranks of the candidates of each memory, and keep the older ones without a link."""
+        sizes = np.array([len(one.nodes) for one in evidence])
+        owners, nodes = np.arange(len(evidence)).repeat(sizes), np.concatenate([one.nodes for one in evidence])
+        places = known.nodes.searchsorted(nodes)
+        cosines, mutual_ranks = np.zeros(len(nodes), np.float32), np.zeros(len(nodes))
+        for one, start, size in zip(evidence, (np.cumsum(sizes) - sizes).tolist(), sizes.tolist(), strict=True):
+            own = slice(start, start + size)
+            cosines[own] = known.cosines(one.asked.vectors[:_MAX_COMPARED_CHUNKS], places[own])
+            near = start + one.nodes.searchsorted(one.near)
+            mutual_ranks[near] = _mutual_ranks(known, places[near], cosines[near])
+        created = np.array([to_milliseconds(one.asked.memory.created_at) for one in evidence])
+        kept = known.facts.created[places] <= created[owners]
+        kept &= _find_pairs([one.explicit_nodes for one in evidence], owners, nodes) < 0
+        return cls(
+            evidence=evidence,
+            known=known,
+            usual=usual,
+            owners=owners[kept],
+            nodes=nodes[kept],
+            places=places[kept],
+            cosines=cosines[kept],
+            mutual_ranks=mutual_ranks[kept],
+        )
+
+    def split(self, reader: Reader) -> list[LinkCandidates]:
+        """Return the candidates of each memory with their features."""
+        facts, evidence = self.known.facts, self.evidence
+        created, types, topics = facts.created[self.places], facts.types[self.places], facts.topics[self.places]
+        same = (topics == self._of_owner([self.known.topic_of(one.topic) for one in evidence])) & (topics >= 0)
+        near = self._of_owner([len(one.near) for one in evidence])
+        words, naming = self._words_and_naming(reader)
         features = LinkFeatures(
-            cosine_spreads=np.clip(likeness, -_MAX_COSINE_SPREADS / 2, _MAX_COSINE_SPREADS),
-            standing=standing * len(self.near) / (len(self.near) + _RANK_HALF_WEIGHT_COUNT),
-            words=self._words(reader, nodes),
-            topic=same * _topic_evidence(standing[same], times[same], self.topic_count, usual.memories),
-            topics_differ=((topics != own) & (topics >= 0) & (memory.topic is not None)).astype(np.float64),
-            naming=self._naming(reader, known, nodes, topics) * ~same,
-            nearness=_recencies(nodes, times, self.recent, created) * usual.compute_weight(_RECENCY_HALF_WEIGHT_COUNT),
-            chain=in_sorted(nodes, np.sort(self.chain)).astype(np.float64),
+            cosine_spreads=self._cosine_spreads(),
+            standing=self.mutual_ranks * near / (near + _RANK_HALF_WEIGHT_COUNT),
+            words=words,
+            topic=self._topic_evidence(same),
+            topics_differ=1.0
+            * (~same & (topics >= 0) & self._of_owner([one.asked.memory.topic is not None for one in evidence])),
+            naming=naming * ~same,
+            nearness=self._recencies() * self.usual.compute_weight(_RECENCY_HALF_WEIGHT_COUNT),
+            chain=self._contains([one.chain for one in evidence]).astype(np.float64),
         )
-        return LinkCandidates(
-            nodes=nodes,
-            created=times,
-            types=known.facts.types[at],
-            cosines=cosines,
-            features=features,
-            recent=self.recent,
+        table, probabilities = features.table(), same_subject_probabilities(features)
+        bounds = self.owners.searchsorted(np.arange(len(evidence) + 1)).tolist()
+        return [
+            LinkCandidates(
+                nodes=self.nodes[start:end],
+                created=created[start:end],
+                types=types[start:end],
+                cosines=self.cosines[start:end],
+                features=LinkFeatures(**dict(zip(FEATURES, table[start:end].T, strict=True))),
+                probabilities=probabilities[start:end],
+                have_same_topic=same[start:end],
+                recent=one.recent,
+            )
+            for one, (start, end) in zip(evidence, itertools.pairwise(bounds), strict=True)
+        ]
+
+    def _of_owner(self, values: Sequence[float]) -> NDArray[Any]:
+        """Return the value of each row's memory."""
+        return np.array(values)[self.owners]
+
+    def _contains(self, parts: Sequence[Nodes]) -> NDArray[np.bool_]:
+        """Return a mask of the rows whose candidate is in the part of their memory."""
+        mask: NDArray[np.bool_] = _find_pairs(parts, self.owners, self.nodes) >= 0
+        return mask
+
+    def _cosine_spreads(self) -> Values:
+        """Return the cosine of each pair, in standard deviations above the expected cosine. It is 0 without vectors."""
+        vectors = [one.asked.vectors for one in self.evidence]
+        has_vectors = np.array([len(own) > 0 for own in vectors])
+        means, spreads = np.zeros(len(vectors)), np.ones(len(vectors))
+        if has_vectors.any():
+            means[has_vectors], spreads[has_vectors] = self.usual.baselines(
+                np.stack([own[0] for own in vectors if len(own)])
+            )
+        likeness = self.cosines - means[self.owners] - self.known.usual[self.places] + self.usual.mean_cosine
+        likeness = np.clip(likeness / spreads[self.owners], -_MAX_COSINE_SPREADS / 2, _MAX_COSINE_SPREADS)
+        return np.where(has_vectors[self.owners], likeness, 0.0)
+
+    def _topic_evidence(self, same: NDArray[np.bool_]) -> Values:
+        """
+        Return how strongly an equal topic indicates an equal subject, 0 to 1.
+
+        It is 0 for different topics, for a broad topic, and for one with dissimilar memories.
+        """
+        weights = np.zeros(len(self.nodes))
+        rows = np.flatnonzero(same)
+        for own in np.split(rows, np.flatnonzero(np.diff(self.owners[rows])) + 1) if len(rows) else ():
+            count = self.evidence[int(self.owners[own[0]])].topic_count
+            newest = own[np.argsort(-self.known.facts.created[self.places[own]], kind="stable")[:_MAX_SAME_TOPIC]]
+            mean = float(self.mutual_ranks[newest].mean())
+            near = (mean - _RANDOM_MUTUAL_RANK) / (_CLOSE_MUTUAL_RANK - _RANDOM_MUTUAL_RANK)
+            rarity = math.log((self.usual.memories + 1) / (count + 1)) / 3
+            size = _TYPICAL_SUBJECT_SIZE / (_TYPICAL_SUBJECT_SIZE + count)
+            weights[own] = min(max(near, 0.0), 1.0) * min(max(rarity, 0.0), 1.0) * size
+        return weights
+
+    def _recencies(self) -> Values:
+        """
+        Return how close in time each candidate is to the new memory, 0 to 1.
+
+        Memories saved in between reduce the value.
+        """
+        age = self._of_owner([to_milliseconds(one.asked.memory.created_at) for one in self.evidence])
+        age = age - self.known.facts.created[self.places]
+        between = _find_pairs([one.recent for one in self.evidence], self.owners, self.nodes)
+        between = np.where(between >= 0, between, self._of_owner([len(one.recent) for one in self.evidence]))
+        near: Values = np.exp(-np.maximum(age / _QUARTER_HOUR_MS - 1, 0)) / (1 + between)
+        return near
+
+    def _words_and_naming(self, reader: Reader) -> tuple[Values, Values]:
+        """
+        Return two rarity-weighted ratios for each row.
+
+        The first is the ratio of the memory's words that the candidate contains. The second is the ratio of the topic
+        words of one of them that the other contains, the larger one of both directions.
+        """
+        evidence = self.evidence
+        parts = np.split(self.nodes, self.owners.searchsorted(np.arange(1, len(evidence))))
+        topics = [extract_topic_terms(one.asked.memory.topic) for one in evidence]
+        scores = reader.word_scores_many([*(one.weights for one in evidence), *topics], [*parts, *parts])
+        words, naming = (
+            np.concatenate(some).astype(np.float64) for some in (scores[: len(evidence)], scores[len(evidence) :])
+        )
+        for at in range(max(len(one.shared) for one in evidence)):
+            shared = [one.shared[at] if at < len(one.shared) else (_NO_NODES, 0.0) for one in evidence]
+            words += self._of_owner([rarity for _, rarity in shared]) * self._contains([own for own, _ in shared])
+        wholes = [sum(one.term_rarity.values()) + sum(rarity for _, rarity in one.shared) for one in evidence]
+        rarity = reader.rarity(dict.fromkeys(itertools.chain(*topics), 1.0))
+        of_topics = self._of_owner([sum(rarity[term] for term in terms) for terms in topics])
+        naming = np.minimum(np.divide(naming, of_topics, out=np.zeros(len(naming)), where=of_topics > 0), 1.0)
+        of_candidates = self.known.naming([one.term_rarity for one in evidence])
+        return (
+            np.minimum(words / (_EXTRA_WORD_WEIGHT + self._of_owner(wholes)), 1.0),
+            np.maximum(naming, of_candidates[self.owners, self.known.topic_places(self.places)]),
         )
 
-    def _words(self, reader: Reader, nodes: Nodes) -> Values:
-        """Return the rarity-weighted ratio of the memory's words that each candidate contains."""
-        whole = _EXTRA_WORD_WEIGHT + sum(self.term_rarity.values()) + sum(rarity for _, rarity in self.shared)
-        scores = reader.word_scores(self.weights, nodes).astype(np.float64)
-        for having, rarity in self.shared:
-            scores += rarity * np.isin(nodes, having)
-        return np.minimum(scores / whole, 1.0)
 
-    def _naming(self, reader: Reader, known: _CandidateFacts, nodes: Nodes, topics: NDArray[np.int32]) -> Values:
-        """
-        Return the ratio of topic words of one memory that occur in the text of the other.
+def _find_pairs(parts: Sequence[Nodes], owners: Nodes, nodes: Nodes) -> Nodes:
+    """
+    Return for each pair the index of its node in the part of its owner, or -1.
 
-        The larger ratio of both directions counts.
-        """
-        ratios = np.zeros(len(nodes))
-        if self.asked.memory.topic is not None:
-            words = extract_topic_terms(self.asked.memory.topic)
-            rarity = sum(reader.rarity(words).values())
-            if rarity > 0:
-                ratios = np.minimum(reader.word_scores(words, nodes) / rarity, 1.0)
-        for number, share in known.naming(self.term_rarity).items():
-            of_topic = topics == number
-            ratios[of_topic] = np.maximum(ratios[of_topic], share)
-        return ratios
+    Pairs must be sorted by owner and node.
+    """
+    at = np.full(len(nodes), -1)
+    lengths = [len(part) for part in parts]
+    flat = np.concatenate(parts)
+    if not len(flat) or not len(nodes):
+        return at
+    span = int(max(flat.max(), nodes.max())) + 1
+    rows = find_positions(span * np.arange(len(parts)).repeat(lengths) + flat, span * owners + nodes)
+    indexes = np.concatenate([np.arange(length) for length in lengths])
+    at[rows[rows >= 0]] = indexes[rows >= 0]
+    return at
 
 
 def find_nodes(reader: Reader, ids: Collection[str]) -> Nodes:
@@ -650,51 +818,23 @@ def _explicit_chain(reader: Reader, direct: Nodes) -> Nodes:
     return seen
 
 
-def _mutual_ranks(
-    pairs: NDArray[np.float32],
-    near: Nodes,
-    near_cosines: NDArray[np.float32],
-    nodes: Nodes,
-    cosines: NDArray[np.float32],
-) -> Values:
+def _mutual_ranks(known: _CandidateFacts, places: Nodes, cosines: NDArray[np.float32]) -> Values:
     """
-    Return the mutual rank of each pair, which is high if few memories are closer to either memory of the pair.
+    Return the mutual rank of a memory and each of its neighbours, which are given by their *places*.
 
-    *pairs* has the cosines of the nodes *near* to each other, and *near_cosines* their cosines to the new memory.
+    It is high if few memories are closer to either memory of the pair.
     """
     # Neighbours of the new memory approximate the neighbours of each candidate, which saves a search per candidate.
     # Ranks are comparable across embedders. The caller reduces their weight if there are few neighbours.
-    standing = np.zeros(len(nodes))
-    if not len(near):
-        return standing
-    close = np.flatnonzero(in_sorted(nodes, near))
-    before = len(near) - np.searchsorted(np.sort(near_cosines), cosines[close] + _COSINE_TOLERANCE, side="right")
-    # Each row contains the neighbours of one candidate. `near` is sorted, so its nodes can be looked up by bisection.
-    own = np.searchsorted(near, nodes[close])
-    others = pairs[own] > cosines[close, None] + _COSINE_TOLERANCE
-    others[np.arange(len(own)), own] = False
+    if not len(places):
+        return np.zeros(0)
+    vectors = known.first[places]
+    least = cosines[:, np.newaxis] + _COSINE_TOLERANCE
+    before = len(places) - np.sort(cosines).searchsorted(least[:, 0], side="right")
+    others = cosine_table(vectors, vectors, known.shared_dimensions) > least
+    np.fill_diagonal(others, val=False)
     ranks: Values = np.log1p(before) + np.log1p(others.sum(axis=1))
-    standing[close] = math.log1p(len(near)) - ranks / 2
-    return standing
-
-
-def _topic_evidence(standing: Values, times: NDArray[np.int64], topic_count: int, memory_count: int) -> float:
-    """
-    Return how strongly an equal topic indicates an equal subject, 0 to 1.
-
-    Return 0 for a broad topic, or for one with dissimilar memories.
-    """
-    if not len(standing):
-        return 0.0
-    newest = np.argsort(-times, kind="stable")[:_MAX_SAME_TOPIC]
-    near = (float(standing[newest].mean()) - _RANDOM_MUTUAL_RANK) / (_CLOSE_MUTUAL_RANK - _RANDOM_MUTUAL_RANK)
-    rarity = math.log((memory_count + 1) / (topic_count + 1)) / 3
-    return (
-        min(max(near, 0.0), 1.0)
-        * min(max(rarity, 0.0), 1.0)
-        * _TYPICAL_SUBJECT_SIZE
-        / (_TYPICAL_SUBJECT_SIZE + topic_count)
-    )
+    return math.log1p(len(places)) - ranks / 2
 
 
 def _rarest_words(analysis: TextAnalysis, rare: Terms, having: Terms) -> list[str]:
@@ -712,20 +852,7 @@ def _rarest_words(analysis: TextAnalysis, rare: Terms, having: Terms) -> list[st
     return [written for _, written in ranked[:_MAX_QUERY_WORDS]]
 
 
+@functools.lru_cache(_MAX_CACHED_TOPICS)
 def extract_topic_terms(topic: str | None) -> Terms:
     """Return the terms of the words in a topic."""
     return query_terms((topic or "").replace("_", " ").replace("-", " "))
-
-
-def _recencies(nodes: Nodes, times: NDArray[np.int64], recent: Nodes, created: int) -> Values:
-    """
-    Return how close in time each candidate is to the new memory, 0 to 1.
-
-    Memories saved in between reduce the value.
-    """
-    age = (created - times).astype(np.float64)
-    between = np.full(len(nodes), len(recent))
-    kept = np.flatnonzero(in_sorted(recent, nodes))
-    between[np.searchsorted(nodes, recent[kept])] = kept
-    near: Values = np.exp(-np.maximum(age / _QUARTER_HOUR_MS - 1, 0)) / (1 + between)
-    return near

@@ -22,24 +22,23 @@ from mama_structs.memory.statements.parser import (
     PARTICLE_LANGUAGES,
     ParsedStatement,
     ParsedText,
+    common_language,
     make_key,
     parse_text,
 )
 from mama_structs.memory.types.duplicates import normalize_wording
 
-_DEFAULT_LANGUAGE: Final = "en"
-_LATIN_LANGUAGES: Final = frozenset({"de", "es", "fr"})
 # Relative difference up to which quantities in different units can be one, such as 1024 MB and 1 GB.
 _UNIT_TOLERANCE: Final = 0.05
-_MAX_SLOT_WORDS: Final = 3
+MAX_SLOT_WORDS: Final = 3
 _MAX_SWAPPED_WORDS: Final = 4
 # Minimum number of shared content words, unless at most one word of the older statement is missing.
-_MIN_SHARED_WORDS: Final = 2
+MIN_SHARED_WORDS: Final = 2
 _MIN_SHARED_RATIO: Final = 0.5
 # Maximum ratio of added words to shared words in a statement of a change.
-_MAX_ADDED_RATIO: Final = 3
+MAX_ADDED_RATIO: Final = 3
 # A longer statement may add words of time and manner to a contradicted one.
-_MIN_CONTAINED_RATIO: Final = 0.6
+MIN_CONTAINED_RATIO: Final = 0.6
 # Minimum template ratio at which different words in a slot count as a slot substitution.
 _MIN_TEMPLATE_RATIO: Final = 0.45
 # Minimum template ratio at which a slot substitution rules out a duplicate.
@@ -149,11 +148,10 @@ def is_copy(one: str, other: str) -> bool:
 def parse_pair(one: str, other: str) -> tuple[ParsedText, ParsedText]:
     """Parse two texts. A text without evidence of its language is parsed in the language of the other one."""
     first, second = parse_text(one), parse_text(other)
-    if first.language != second.language:
-        if first.language == _DEFAULT_LANGUAGE and second.language in _LATIN_LANGUAGES:
-            first = parse_text(one, second.language)
-        elif second.language == _DEFAULT_LANGUAGE and first.language in _LATIN_LANGUAGES:
-            second = parse_text(other, first.language)
+    language = common_language(first.language, second.language)
+    if language is not None and first.language != second.language:
+        # The language of one text is known, and parsing it again reads the cache.
+        first, second = parse_text(one, language), parse_text(other, language)
     return first, second
 
 
@@ -168,7 +166,7 @@ def compare_parsed(new: ParsedText, old: ParsedText) -> Comparison:
     for one in new.statements:
         for other in old.statements:
             # A sentence of a longer text needs more evidence, because its subject may be in another sentence.
-            if len(one.content & other.content) >= _MIN_SHARED_WORDS:
+            if len(one.content & other.content) >= MIN_SHARED_WORDS:
                 found = _compare_statements(one, other)
                 if found.relation in {StatementRelation.CONTRADICTS, StatementRelation.REPLACES}:
                     return found
@@ -216,12 +214,12 @@ class Difference:
                 left, left_of_old = left - {key for key, _ in same}, left_of_old - {key for _, key in same}
         if left and left_of_old:
             groups = new.lexicon.groups
+            # Few words belong to a group, so select them before pairing.
             pairs = {
                 (key, other)
-                for key in left
-                for other in left_of_old
-                if key in groups
-                and groups[key] == groups.get(other)
+                for key in groups.keys() & left
+                for other in groups.keys() & left_of_old
+                if groups[key] == groups[other]
                 # Other units are compared with their numbers.
                 and not (key in new.unit_keys and other in old.unit_keys)
             }
@@ -297,7 +295,7 @@ def _compare_statements(new: ParsedStatement, old: ParsedStatement) -> Compariso
 def _has_moved_value(new: ParsedStatement, old: ParsedStatement, found: Difference) -> bool:
     """Return True if a statement with a weak cue of a change has another value of the same subject."""
     units = found.other_units
-    enough = len(found.shared) >= _MIN_SHARED_WORDS and len(found.left) <= len(found.shared)
+    enough = len(found.shared) >= MIN_SHARED_WORDS and len(found.left) <= len(found.shared)
     return enough and bool(units) and not units & _DATE_UNITS and not _have_other_subjects(new, old)
 
 
@@ -308,8 +306,8 @@ def _find_conflict(new: ParsedStatement, old: ParsedStatement, found: Difference
     contained = not (found.left and found.left_of_old)
     enough = (
         contained
-        and len(found.shared) >= _MIN_SHARED_WORDS
-        and len(found.shared) >= _MIN_CONTAINED_RATIO * max(len(new.content), len(old.content))
+        and len(found.shared) >= MIN_SHARED_WORDS
+        and len(found.shared) >= MIN_CONTAINED_RATIO * max(len(new.content), len(old.content))
     )
     if enough and found.is_opposed and not found.other_units and not found.group_differs:
         return None if _are_both_partial(new, old) else _OPPOSES
@@ -380,16 +378,16 @@ def _is_mostly_shared(old: ParsedStatement, found: Difference) -> bool:
     # The words of a proper name count as one word.
     missing = len(found.left_of_old - names) + bool(names)
     shared = len(found.shared)
-    if len(found.left) > _MAX_ADDED_RATIO * shared:
+    if len(found.left) > MAX_ADDED_RATIO * shared:
         return False
-    if shared >= _MIN_SHARED_WORDS:
+    if shared >= MIN_SHARED_WORDS:
         return shared >= _MIN_SHARED_RATIO * (shared + missing)
     return missing <= 1
 
 
 def _differ_in_value_slot(new: ParsedStatement, old: ParsedStatement, found: Difference) -> bool:
     """Return True if the statements have the same subject and verb, and another value after a single-valued verb."""
-    if max(len(found.left), len(found.left_of_old)) > _MAX_SLOT_WORDS:
+    if max(len(found.left), len(found.left_of_old)) > MAX_SLOT_WORDS:
         return False
     are_names = found.left <= new.names and found.left_of_old <= old.names
     # In a request such as "use X as Y", the role is the subject.
@@ -577,7 +575,7 @@ class TextFeatures:
     def is_replacement(self) -> bool:
         """True if the newer text on the same subject says that the older one is outdated."""
         much = self.shared_word_ratio_of_old >= _MIN_SHARED_RATIO and (
-            self.shared_word_count >= _MIN_SHARED_WORDS or self.share_entities
+            self.shared_word_count >= MIN_SHARED_WORDS or self.share_entities
         )
         if self.has_end:
             return self.has_moved or much
@@ -587,7 +585,7 @@ class TextFeatures:
             and self.shared_word_ratio_of_old >= _MIN_SHARED_RATIO
         )
         return self.has_change and (
-            self.has_moved or (self.share_entities and much) or (other and self.shared_word_count >= _MIN_SHARED_WORDS)
+            self.has_moved or (self.share_entities and much) or (other and self.shared_word_count >= MIN_SHARED_WORDS)
         )
 
     def is_contradiction(self, *, is_same_decision_topic: bool, is_reworded: bool) -> bool:
@@ -598,7 +596,7 @@ class TextFeatures:
         """
         if self.adds:
             return False
-        much = self.shared_word_count >= _MIN_SHARED_WORDS and self.share >= _MIN_SHARED_RATIO
+        much = self.shared_word_count >= MIN_SHARED_WORDS and self.share >= _MIN_SHARED_RATIO
         # If both texts also differ in a slot, the negated statement is about another subject.
         if self.is_denied and not is_reworded and much and not (self.has_slot_substitution and self.both_have_left):
             return True
@@ -630,23 +628,23 @@ def _both_have_unshared(first: frozenset[str], second: frozenset[str]) -> bool:
 
 
 def _differ_in_one_slot(new: ParsedStatement, old: ParsedStatement, found: Difference) -> bool:
-    """Return True if only a slot of at most `_MAX_SLOT_WORDS` words with content differs in the texts."""
+    """Return True if only a slot of at most `MAX_SLOT_WORDS` words with content differs in the texts."""
     if not found.left or not found.left_of_old or len(new.forms) != len(old.forms):
         return False
     places = [at for at, (one, other) in enumerate(zip(new.forms, old.forms, strict=True)) if one != other]
-    return 0 < len(places) == places[-1] - places[0] + 1 <= _MAX_SLOT_WORDS
+    return 0 < len(places) == places[-1] - places[0] + 1 <= MAX_SLOT_WORDS
 
 
 def _compare_templates(new: ParsedStatement, old: ParsedStatement, found: Difference) -> tuple[float, bool]:
     """Return the template ratio of two texts, and True if the texts differ in a slot of the template."""
-    order, order_of_old = tuple(map(make_key, new.stems)), tuple(map(make_key, old.stems))
+    order, order_of_old = new.keys, old.keys
     matcher = SequenceMatcher(None, order_of_old, order, autojunk=False)
     places = [place for place in matcher.get_opcodes() if place[0] == "replace"]
     if not places:
         return 0.0, False
     frame = matcher.ratio()
     has_slot_substitution = any(
-        max(end - start, new_end - new_start) <= _MAX_SLOT_WORDS
+        max(end - start, new_end - new_start) <= MAX_SLOT_WORDS
         and not found.left_of_old.isdisjoint(order_of_old[start:end])
         and not found.left.isdisjoint(order[new_start:new_end])
         for _, start, end, new_start, new_end in places

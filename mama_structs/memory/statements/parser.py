@@ -18,6 +18,7 @@ MAX_COMPARED_CHARS: Final = 2_000
 """Maximum number of characters of a text that are compared."""
 
 _MAX_CACHED_TEXTS: Final = 1_024
+_MAX_CACHED_WORDS: Final = 16_384
 _MAX_SENTENCES: Final = 24
 _MAX_DENIED_WORDS_AFTER: Final = 4
 _MAX_DENIED_WORDS_BEFORE: Final = 3
@@ -25,6 +26,8 @@ _MAX_DENIED_WORDS_BEFORE: Final = 3
 _KEY_CHARS: Final = 7
 _HANGUL_KEY_CHARS: Final = 2
 _KOREAN_VERB_ENDINGS: Final = frozenset("다지는")
+_DEFAULT_LANGUAGE: Final = "en"
+_LATIN_LANGUAGES: Final = frozenset({"de", "es", "fr"})
 PARTICLE_LANGUAGES: Final = frozenset({"ja", "ko"})
 """Languages in which a particle marks the subject, and the verb comes last."""
 _FIRST_SYLLABLE: Final = 0xAC00
@@ -70,6 +73,8 @@ class ParsedStatement:
     """All words in lower case, in text order."""
     stems: tuple[str, ...]
     """Stems of the content words, in text order."""
+    keys: tuple[str, ...]
+    """The key of each stem."""
     content: frozenset[str]
     """Keys of the content words. Inflected forms of one word have the same key."""
     key_at: Mapping[str, int]
@@ -149,18 +154,43 @@ def parse_text(text: str, language: str | None = None) -> ParsedText:
 @functools.lru_cache(_MAX_CACHED_TEXTS)
 def _parse(text: str, language: str | None) -> ParsedText:
     if language is None:
-        language = "" if may_be_unlisted(text) else detect_language(text)
+        language = detect_known_language(text)
     lexicon = load_lexicon(language)
     normal = normalize_wording(text)
     if lexicon is None:
         return ParsedText(normal, language, (), None)
-    plain = normalize("NFKC", text.translate(_QUOTES))
+    plain = normalize_text(text)
     whole = _parse_statement(plain, lexicon)
-    sentences = [sentence for sentence in _SENTENCE_PATTERN.split(plain) if sentence.strip()][:_MAX_SENTENCES]
+    sentences = split_sentences(plain)
     several = len(sentences) > 1
     return ParsedText(
         normal, language, tuple(_parse_statement(one, lexicon) for one in sentences) if several else (whole,), whole
     )
+
+
+@functools.lru_cache(_MAX_CACHED_TEXTS)
+def detect_known_language(text: str) -> str:
+    """Return the language code of a text, or an empty string for a language without word lists."""
+    return "" if may_be_unlisted(text) else detect_language(text)
+
+
+def common_language(first: str, second: str) -> str | None:
+    """Return the language in which texts of two languages are compared, or None for texts that are not comparable."""
+    # A text in Latin script without evidence of its language counts as English.
+    if first == second or (first in _LATIN_LANGUAGES and second == _DEFAULT_LANGUAGE):
+        return first
+    return second if first == _DEFAULT_LANGUAGE and second in _LATIN_LANGUAGES else None
+
+
+def normalize_text(text: str) -> str:
+    """Return a text with uniform quotation marks and dashes, in NFKC."""
+    return normalize("NFKC", text.translate(_QUOTES))
+
+
+def split_sentences(text: str) -> list[str]:
+    """Return the sentences of a normalized text, or the whole text if it has at most one."""
+    sentences = [sentence for sentence in _SENTENCE_PATTERN.split(text) if sentence.strip()][:_MAX_SENTENCES]
+    return sentences if len(sentences) > 1 else [text]
 
 
 @attrs.define
@@ -181,11 +211,11 @@ def _normalize_number(text: str, language: str) -> str:
 def _parse_statement(text: str, lexicon: Lexicon) -> ParsedStatement:
     cues = text.lower()
     text = lexicon.replace_phrases(text)
-    words, negations = _split_words(text, lexicon)
+    words, negations = split_words(text, lexicon)
     builder = _Builder(lexicon)
     heading = _HEADING_PATTERN.match(text)
     if heading is not None:
-        builder.verb_at = len(_split_words(heading[1] or heading[2], lexicon)[0])
+        builder.verb_at = len(split_words(heading[1] or heading[2], lexicon)[0])
     for position, word in enumerate(words):
         builder.add(words, position, word)
     builder.find_names(words)
@@ -193,6 +223,7 @@ def _parse_statement(text: str, lexicon: Lexicon) -> ParsedStatement:
         lexicon=lexicon,
         forms=tuple(word.form for word in words),
         stems=tuple(builder.stems),
+        keys=tuple(map(make_key, builder.stems)),
         content=frozenset(builder.key_at),
         key_at=builder.key_at,
         subject=builder.find_subject(words),
@@ -215,7 +246,7 @@ def _parse_statement(text: str, lexicon: Lexicon) -> ParsedStatement:
     )
 
 
-def _split_words(text: str, lexicon: Lexicon) -> tuple[list[_Word], list[tuple[Polarity, ...]]]:
+def split_words(text: str, lexicon: Lexicon) -> tuple[list[_Word], list[tuple[Polarity, ...]]]:
     """Return the words of a sentence, and the negations that are parts of words."""
     language = lexicon.language
     if language in UNSPACED_LANGUAGES:
@@ -254,6 +285,7 @@ def _split_apostrophe(form: str, written: str, language: str) -> Iterator[_Word]
         yield _Word(before, written[: len(before)])
 
 
+@functools.lru_cache(_MAX_CACHED_WORDS)
 def _korean_role(form: str) -> str:
     return next((role for ending, role in _KOREAN_ROLES if len(form) > len(ending) and form.endswith(ending)), "")
 
@@ -311,9 +343,7 @@ class _Builder:
         if self._add_value(words, position, form):
             return
         stem = lexicon.stem(form)
-        polarities = lexicon.polarities.get(form) or lexicon.polarities.get(stem, ())
-        if not polarities and lexicon.language == "ko":
-            polarities = _match_prefix(form, lexicon)
+        polarities = find_polarities(form, stem, lexicon)
         self.polarities.update(polarities)
         key = make_key(stem)
         if polarities:
@@ -327,38 +357,22 @@ class _Builder:
         elif _is_label(word, position, lexicon):
             self.labels.add(form)
             self.value_positions.append((position, form))
-        if self._is_content(form, stem, polarities):
+        if is_content_word(form, stem, polarities, lexicon):
             self.stems.append(stem)
             self.key_at.setdefault(key, position)
             if word.role:
                 self.roles.setdefault(key, word.role)
 
-    def _is_content(self, form: str, stem: str, polarities: tuple[Polarity, ...]) -> bool:
-        lexicon = self.lexicon
-        is_hiragana = "\u3041" <= form[0] <= "\u309f"
-        return not (
-            form in lexicon.negations
-            or form in lexicon.quantifiers
-            or form in lexicon.function
-            or form in lexicon.copulas
-            or stem in lexicon.function
-            or (is_hiragana and not polarities)
-            or (len(form) == 1 and form.isascii())
-        )
-
     def _add_value(self, words: Sequence[_Word], position: int, form: str) -> bool:
         """Record a number, weekday or month. Return False for another word."""
         lexicon = self.lexicon
-        named = lexicon.calendar.get(form) or (
-            lexicon.calendar.get(form[:3]) if lexicon.language == "ko" and form[2:3] == "요" else None
-        )
+        named = _find_calendar_value(form, lexicon)
         if named is not None and not (form == "may" and words[position].written.islower()):
             self._put_value(*named, position)
             return True
-        entity = _ENTITY_ID_PATTERN.match(form)
-        if entity is not None:
-            self.labels.add(entity[0])
-            self.value_positions.append((position, entity[0]))
+        for entity in find_entity_labels(form):
+            self.labels.add(entity)
+            self.value_positions.append((position, entity))
             return True
         text = lexicon.numbers.get(form, form)
         if form not in lexicon.numbers and form[0] in _UNSPACED_NUMBERS and lexicon.language in UNSPACED_LANGUAGES:
@@ -466,6 +480,7 @@ def _is_label(word: _Word, position: int, lexicon: Lexicon) -> bool:
     return form[0].isalpha() and any(map(str.isdigit, form))
 
 
+@functools.lru_cache(_MAX_CACHED_WORDS)
 def make_key(stem: str) -> str:
     """Return the part of a stem that its inflected forms have in common."""
     if not _HANGUL_PATTERN.match(stem):
@@ -477,5 +492,46 @@ def make_key(stem: str) -> str:
     return stem[:_HANGUL_KEY_CHARS][:-1] + chr(_FIRST_SYLLABLE + last - last % _FINAL_CONSONANTS)
 
 
-def _match_prefix(form: str, lexicon: Lexicon) -> tuple[Polarity, ...]:
+def find_entity_labels(form: str) -> tuple[str, ...]:
+    """Return the entity id at the beginning of a word, if there is one."""
+    found = _ENTITY_ID_PATTERN.match(form)
+    return () if found is None else (found[0],)
+
+
+def find_polarities(form: str, stem: str, lexicon: Lexicon) -> tuple[Polarity, ...]:
+    """Return the antonym pairs of a word."""
+    known = lexicon.polarities.get(form) or lexicon.polarities.get(stem, ())
+    if known or lexicon.language != "ko":
+        return known
     return next((lexicon.polarities[form[:size]] for size in (4, 3, 2) if form[:size] in lexicon.polarities), ())
+
+
+def is_content_word(form: str, stem: str, polarities: tuple[Polarity, ...], lexicon: Lexicon) -> bool:
+    """Return True for a word with content, unless it is a value."""
+    is_hiragana = "\u3041" <= form[0] <= "\u309f"
+    return not (
+        form in lexicon.negations
+        or form in lexicon.quantifiers
+        or form in lexicon.function
+        or form in lexicon.copulas
+        or stem in lexicon.function
+        or (is_hiragana and not polarities)
+        or (len(form) == 1 and form.isascii())
+    )
+
+
+def may_be_value(form: str, lexicon: Lexicon) -> bool:
+    """Return True for a word that is a number, weekday, month or entity id, at least in some places."""
+    return (
+        _find_calendar_value(form, lexicon) is not None
+        or form in lexicon.numbers
+        or _NUMBER_PATTERN.fullmatch(form) is not None
+        or (form[0] in _UNSPACED_NUMBERS and lexicon.language in UNSPACED_LANGUAGES)
+    )
+
+
+def _find_calendar_value(form: str, lexicon: Lexicon) -> tuple[str, str] | None:
+    """Return the unit and the value of a weekday or month."""
+    if form in lexicon.calendar:
+        return lexicon.calendar[form]
+    return lexicon.calendar.get(form[:3]) if lexicon.language == "ko" and form[2:3] == "요" else None

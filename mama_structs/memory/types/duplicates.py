@@ -47,10 +47,14 @@ _SIGNS: Final = str.maketrans(
         "\uff1f": "? ",
     }
 )
-_QUOTE_PATTERN: Final = re.compile(r'(?<!\d)"')
+# Both patterns begin with a sign and look behind it afterwards, because a search tests a pattern that begins with a
+# condition at each character of a text.
+_QUOTE_PATTERN: Final = re.compile(r'"(?<!\d")')
 # Each alternative starts at the beginning of a run of signs, so that the search takes linear time.
 _IGNORED_PUNCTUATION_PATTERN: Final = re.compile(
-    r"(?<![\d.,;:!?-])[.,;:!?-]++(?=\s(?!\d)|$)|(?<=[^\W\d])[.,;:!?-]++(?=\s)|(?<![.!?])[.!?]++$"
+    r"[.,;:!?-](?:(?<![\d.,;:!?-][\s\S])[.,;:!?-]*+(?=\s(?!\d)|$)"
+    r"|(?<=[^\W\d][\s\S])[.,;:!?-]*+(?=\s)"
+    r"|(?<=[.!?])(?<![.!?][\s\S])[.!?]*+$)"
 )
 
 

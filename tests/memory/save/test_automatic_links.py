@@ -12,18 +12,18 @@ from memory_helpers import plain_link, plain_memory
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import cosine_table
 from mama_structs.memory.save.automatic_links import (
-    BIAS,
-    WEIGHTS,
     LinkingContext,
     choose_automatic_links,
-    same_subject_probabilities,
 )
 from mama_structs.memory.save.link_candidates import (
+    BIAS,
     FEATURES,
+    WEIGHTS,
     LinkFeatures,
     PendingLinks,
     SimilarityBaseline,
     collect_link_candidates,
+    same_subject_probabilities,
 )
 from mama_structs.memory.types.model import LinkType, MemoryType
 from mama_structs.memory.types.text_analysis import embedded_text

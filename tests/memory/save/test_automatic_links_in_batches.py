@@ -1,5 +1,7 @@
 """Automatic links within a batch obey the same limits as in single saves, and never point to later memories."""
 
+from collections import Counter
+
 import attrs
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from memory_helpers import plain_link, plain_memory
 
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.save.automatic_links import LinkingContext, choose_automatic_links
-from mama_structs.memory.save.link_candidates import PendingLinks, SimilarityBaseline
+from mama_structs.memory.save.link_candidates import PendingLinks, SimilarityBaseline, collect_many_link_candidates
 from mama_structs.memory.types.engine import NewMemory
 from mama_structs.memory.types.model import LinkType, MemoryType
 from mama_structs.memory.types.text_analysis import embedded_text
@@ -155,3 +157,27 @@ def test_explicit_links_within_batch_extend_chain():
     assert [[], [two[0].id]] == [
         [link.to_id for link in links if link.link_type is LinkType.ASSOCIATION] for links in made
     ]
+
+
+@pytest.mark.parametrize("together", [1, 12])
+def test_candidates_of_a_batch_are_read_together(together):
+    """Words, vectors and attributes are read once for any number of memories."""
+    reader, calls = PlainReader(), Counter()
+    for number in range(30):
+        memory = written(number, number, [WORDS[number % 7], WORDS[number % 3]], topic="raid_kestrel")
+        reader.put(memory, vectors=vectors_of(memory))
+    new = [written(100 + number, 99, WORDS[number % 5 :], topic="raid_kestrel") for number in range(together)]
+    asked = [PendingLinks(memory=memory, vectors=vectors_of(memory)) for memory in new]
+    usual = SimilarityBaseline.from_reader(reader, EMBEDDER.calibration, EMBEDDER.dimensions)
+    names = ("words_many", "word_scores_many", "nearest_many", "rarity", "facts", "pieces", "words", "word_scores")
+
+    class Counted:
+        def __getattr__(self, name):
+            calls[name] += name in names
+            return getattr(reader, name)
+
+    collect_many_link_candidates(Counted(), asked, usual)
+
+    assert {"words_many": 1, "word_scores_many": 1, "nearest_many": 1, "facts": 1, "pieces": 1, "rarity": 3} == {
+        name: count for name, count in calls.items() if count
+    }

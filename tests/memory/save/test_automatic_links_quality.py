@@ -44,7 +44,7 @@ def test_automatic_links_reach_minimum_precision_on_unseen_texts(benchmark):
         }
         for name, stores in kept.items()
     }
-    shipped = np.array([benchmark.linking.BIAS, *benchmark.linking.WEIGHTS])
+    shipped = np.array([benchmark.link_candidates.BIAS, *benchmark.link_candidates.WEIGHTS])
     everything = np.ones(0, bool)
     least = {"decisions": (0.9, 0.35), "chat": (0.8, 0.02), "passages": (0.85, 0.2)}
 

@@ -10,7 +10,7 @@ from mama_structs import HashEmbedder, Session
 
 # Some counted modules serve single features: conflict detection (two), telemetry, records, provenance, offloading,
 # hints for wrong calls.
-MAX_MODULES_IN_LOOP, MAX_MODULES = 20, 42
+MAX_MODULES_IN_LOOP, MAX_MODULES = 20, 44
 MAX_PACKAGES = 7
 # Packages that are not counted: values and helpers of all packages, and the session's callback that finds mentions.
 NOT_COUNTED = {".", "_internal", "_internal/hints", "memory/types", "session"}
