@@ -32,7 +32,9 @@ from langgraph.store.base import GetOp, InvalidNamespaceError, ListNamespacesOp,
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, interrupt
 
+from mama_structs._internal.json_conditions import check_json_condition
 from mama_structs.adapters.langgraph.checkpoints import LangGraphCheckpointer
+from mama_structs.adapters.langgraph.filters import find_record_condition, matches_filter
 from mama_structs.adapters.langgraph.store import LangGraphStore
 from mama_structs.types import NewRecord
 
@@ -583,6 +585,20 @@ async def test_value_that_is_no_json_raises_invalid_argument(session, value):
             await store.abatch([PutOp(("a",), "good", {"n": 1}), PutOp(("a",), "bad", value, index=index)])
 
     assert [] == await store.asearch(("a",))
+
+
+SCALARS = st.none() | st.booleans() | st.integers(-1, 1) | st.floats() | st.sampled_from(["", "a", "x" * 200])
+ITEMS = st.dictionaries(st.sampled_from("abcd"), SCALARS | st.dictionaries(st.sampled_from(["a", "b.c"]), SCALARS))
+OPERATORS = st.dictionaries(st.sampled_from(["$eq", "$ne", "$gt", "$lte"]), SCALARS, min_size=1)
+INNER = SCALARS | OPERATORS | st.dictionaries(st.sampled_from(["a", "b.c"]), SCALARS | OPERATORS)
+
+
+@given(value=ITEMS, condition=st.dictionaries(st.sampled_from(["a", "b", "c", "d", "a.a"]), INNER))
+def test_record_condition_includes_all_matches_of_filter(value, condition):
+    """The index may find more records than the filter matches, but not fewer, also of items with a TTL."""
+    found = find_record_condition(condition)
+
+    assert not matches_filter(value, condition) or not found or check_json_condition(found).matches([value, 5.0])
 
 
 async def test_filter_with_non_text_key_is_rejected(session):

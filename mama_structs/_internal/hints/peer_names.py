@@ -35,7 +35,6 @@ KEYWORDS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("run_id", "thread_id", "session_id"), ("conversation", "Session.open(conversation=)")),
     "metadata": ("extra=, tags= or source=", "where=Filter(extra=...)"),
     **dict.fromkeys(("filters", "filter"), ("where=Filter(...)", "predicate")),
-    "where": ("predicate",),
     **dict.fromkeys(("types", "memory_type", "memory_types", "kind", "category"), ("type", "where=Filter(type=...)")),
     "after": ("cursor or since", "since", "where=Filter(since=...)", "cursor"),
     **dict.fromkeys(("start", "start_time", "created_after"), ("since", "where=Filter(since=...)", "cursor")),
@@ -134,7 +133,10 @@ RECORD_STORE: Final = CallHints(
         "namespaces": "labels()",
         **dict.fromkeys(("update", "replace"), "put(labels, key, value)"),
     },
-    keywords=KEYWORDS,
+    keywords={
+        **{name: tuple(one for one in calls if "Filter(" not in one) for name, calls in KEYWORDS.items()},
+        **dict.fromkeys(("filters", "filter"), ("where",)),
+    },
     operators={"__iter__": "list()", "__len__": "list() and the length of its result"},
 )
 

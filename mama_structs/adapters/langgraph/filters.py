@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from mama_structs._internal.jsonable import is_same_json
 from mama_structs.errors import InvalidArgument, repr_short
+
+MAX_CONDITION_LEVELS: Final = 2
+MAX_CONDITION_NAMES: Final = 3
+"""Maximum number of names on each level of a condition. Few values are enough to find few records by index."""
+MAX_CONDITION_NUMBER: Final = 2**63
 
 _COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "$gt": lambda value, bound: value > bound,
@@ -27,6 +33,28 @@ def check_filter(condition: Any) -> None:
                     f"the filter's operator {name} is unknown", hint="use $eq, $ne, $gt, $gte, $lt, $lte"
                 )
             check_filter(bound)
+
+
+def find_record_condition(condition: Any, levels: int = MAX_CONDITION_LEVELS) -> dict[str, Any]:
+    """
+    Return a condition on records that all records satisfy that match a filter.
+
+    It contains some equal values of the filter. Names with dots and None are left out: a filter looks such names up in
+    two ways, and None also matches a missing value.
+    """
+    found: dict[str, Any] = {}
+    for name, bound in condition.items() if isinstance(condition, Mapping) else ():
+        wanted = bound.get("$eq") if isinstance(bound, Mapping) and "$eq" in bound else bound
+        if isinstance(wanted, Mapping):
+            is_path = levels and not any(key.startswith("$") for key in wanted)
+            wanted = find_record_condition(wanted, levels - 1) or None if is_path else None
+        if "." not in name and (isinstance(wanted, str | bool | dict) or _is_short_number(wanted)):
+            found[name] = wanted
+    return dict(itertools.islice(found.items(), MAX_CONDITION_NAMES))
+
+
+def _is_short_number(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) < MAX_CONDITION_NUMBER
 
 
 def matches_filter(value: Any, condition: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 from mama_structs import sync
 from mama_structs._internal.hints import peer_names
 from mama_structs._internal.hints.call_hints import with_call_hints
-from mama_structs.adapters.langgraph.filters import check_filter, matches_filter
+from mama_structs.adapters.langgraph.filters import check_filter, find_record_condition, matches_filter
 from mama_structs.adapters.shared.loop_bridge import LoopBridge, make_awaitable
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.types.record import NewRecord, Record
@@ -156,13 +156,16 @@ class LangGraphStore(BaseStore):
         records = self._bridge.session.records
         scored: dict[_Place, tuple[Record, float | None]] = {}
 
+        where = find_record_condition(op.filter) or None
+
         def matches(record: Record) -> bool:
             return (record.labels, record.key) not in scored and matches_filter(_get_value(record), op.filter or {})
 
         if op.query and op.query.strip() and end:
-            hits = await records.nearest(op.query[:_MAX_QUERY_CHARS], labels, predicate=matches, limit=end)
+            hits = await records.nearest(op.query[:_MAX_QUERY_CHARS], labels, where=where, predicate=matches, limit=end)
             scored = {(hit.record.labels, hit.record.key): (hit.record, hit.cosine) for hit in hits}
-        rest = await records.list(labels, predicate=matches, limit=end - len(scored)) if end > len(scored) else []
+        more = end - len(scored)
+        rest = await records.list(labels, where=where, predicate=matches, limit=more) if more > 0 else []
         return [*scored.values(), *((record, None) for record in rest)][op.offset : end]
 
     async def _list_namespaces(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:

@@ -12,7 +12,7 @@ from mama_structs.errors import InvalidArgument, repr_short
 
 Condition = Callable[[Mapping[str, Any]], bool]
 
-_WILDCARD: Final = "*"
+WILDCARD: Final = "*"
 _LOGICAL_OPERATORS: Final[Mapping[str, str]] = {
     "AND": "AND",
     "OR": "OR",
@@ -63,7 +63,7 @@ def _compile_logical(word: str, given: object) -> Condition | None:
 
 
 def _compile_field(name: str, given: object) -> Condition | None:
-    if given == _WILDCARD:
+    if given == WILDCARD:
         return None
     conditions = given if isinstance(given, Mapping) else {"in" if isinstance(given, list | tuple) else "eq": given}
     unknown = [str(one) for one in conditions if one not in _OPERATORS]

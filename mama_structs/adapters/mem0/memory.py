@@ -143,8 +143,8 @@ class AsyncMemory:
 
         """
         reject_unsupported(**others)
-        test, most = compile_record_filters(filters), _check.check_integer("top_k", top_k, 0)
-        found = await self._records.list(MEMORY_LABELS, predicate=test)
+        selection, most = compile_record_filters(filters), _check.check_integer("top_k", top_k, 0)
+        found = await self._records.list(MEMORY_LABELS, **selection)
         newest = sorted(found, key=lambda record: (record.created_at, record.key), reverse=True)[:most]
         return {"results": [create_item(record) for record in newest]}
 
@@ -171,10 +171,10 @@ class AsyncMemory:
 
         """
         reject_unsupported(**others)
-        test, most = compile_record_filters(filters), _check.check_integer("top_k", top_k, 0)
+        selection, most = compile_record_filters(filters), _check.check_integer("top_k", top_k, 0)
         least = _DEFAULT_THRESHOLD if threshold is None else _check.check_ratio("threshold", threshold)
         asked, detailed = _check.check_text("query", query).strip(), _check.check_bool("explain", explain)
-        hits = await self._records.search(asked, MEMORY_LABELS, predicate=test, min_relevance=least, limit=max(most, 1))
+        hits = await self._records.search(asked, MEMORY_LABELS, **selection, min_relevance=least, limit=max(most, 1))
         results = [(create_item(hit.record, score=hit.relevance), hit) for hit in hits[:most]]
         for result, hit in results if detailed else ():
             result["score_details"] = {"relevance": hit.relevance, "rank": hit.score}
@@ -249,8 +249,8 @@ class AsyncMemory:
             A message, as in mem0.
 
         """
-        test = compile_record_filters(collect_ids(dict(zip(ID_NAMES, (user_id, agent_id, run_id), strict=True))))
-        for record in await self._records.list(MEMORY_LABELS, predicate=test):
+        selection = compile_record_filters(collect_ids(dict(zip(ID_NAMES, (user_id, agent_id, run_id), strict=True))))
+        for record in await self._records.list(MEMORY_LABELS, **selection):
             await self._change(record.key, "DELETE", {})
         return {"message": "Memories deleted successfully!"}
 

@@ -6,12 +6,12 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypedDict
 
 import attrs
 
 from mama_structs._internal import validation as _check
-from mama_structs.adapters.mem0.filters import compile_filters
+from mama_structs.adapters.mem0.filters import WILDCARD, compile_filters
 from mama_structs.errors import InvalidArgument
 from mama_structs.importers.mem0.reader import HISTORY_LABELS, MEMORY_LABELS, compute_hash, read_expiry
 from mama_structs.memory.types.model import ORIGINS, Origin
@@ -202,8 +202,15 @@ def create_item(record: Record, **score: Any) -> dict[str, Any]:
     }
 
 
-def compile_record_filters(filters: Mapping[str, Any] | None) -> Callable[[Record], bool]:
-    """Return a predicate for records; the filters must contain at least one id."""
+class RecordFilters(TypedDict):
+    """The arguments of `RecordStore.list` that select records."""
+
+    where: Mapping[str, Any] | None
+    predicate: Callable[[Record], bool]
+
+
+def compile_record_filters(filters: Mapping[str, Any] | None) -> RecordFilters:
+    """Return the selection of records; the filters must contain at least one id."""
     if filters is not None and not isinstance(filters, Mapping):
         raise InvalidArgument(f"filters must be a mapping, got {type(filters).__name__}")
     given = dict(filters or {})
@@ -211,4 +218,5 @@ def compile_record_filters(filters: Mapping[str, Any] | None) -> Callable[[Recor
     if not own:
         raise InvalidArgument("filters must have one of user_id, agent_id and run_id: filters={'user_id': 'ada'}")
     test = compile_filters({**given, **own})
-    return lambda record: test(record.value)
+    ids = {name: one for name, one in own.items() if isinstance(one, str) and one != WILDCARD}
+    return {"where": ids or None, "predicate": lambda record: test(record.value)}

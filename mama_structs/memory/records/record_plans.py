@@ -6,8 +6,10 @@ Records with text are stored as memories, all others as notes. A place is the la
 
 from __future__ import annotations
 
+import contextlib
+import heapq
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -15,13 +17,38 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs._internal.json_conditions import UNINDEXED_NAME, JsonCondition
 from mama_structs.errors import InvalidArgument, StoreDamaged, VersionConflict
 from mama_structs.memory.embedding.protocol import Calibration
+from mama_structs.memory.records.record_notes import (
+    HistoryLimits,
+    begin_index,
+    find_entries_of,
+    find_expired_names,
+    find_index_names,
+    find_names_below,
+    find_names_with,
+    index_names,
+    iter_readable_or_error,
+    load_versions,
+    log_damaged,
+    note_changes,
+)
 from mama_structs.memory.search import search_plan as search
 from mama_structs.memory.search.search_request import SearchRequest
-from mama_structs.memory.types.engine import KEY_PREFIX, EngineFilter, NewMemory, Reader, Vectors, Writer, record_path
+from mama_structs.memory.types.engine import (
+    KEY_PREFIX,
+    EngineFilter,
+    NewMemory,
+    Nodes,
+    Reader,
+    Vectors,
+    Writer,
+    record_path,
+)
 from mama_structs.memory.types.model import Link, Memory, MemoryType, PreviousText, PreviousValue, RecordMetadata
 from mama_structs.memory.types.record import (
+    MAX_KEY_CHARS_IN_NAME,
     NOTE_PREFIX,
     PreparedRecord,
     Record,
@@ -36,8 +63,6 @@ from mama_structs.memory.types.record import (
     record_from_memory,
     record_from_note,
     record_memory_id,
-    record_to_note,
-    unreadable_record,
 )
 from mama_structs.provenance import least_trusted
 from mama_structs.storage.sqlite_errors import Issue
@@ -45,6 +70,11 @@ from mama_structs.storage.sqlite_errors import Issue
 KEY_DIGITS: Final = 12
 PAGE_ROWS: Final = 256
 CANDIDATE_GROWTH_FACTOR: Final = 4
+# Names of notes with longer keys contain a hash of the key.
+MIN_LONG_KEY_CHARS: Final = MAX_KEY_CHARS_IN_NAME // 2
+MAX_PAGED_CHARS: Final = 512
+PlaceCache = MutableMapping[str, tuple[str, str]]
+"""The note name and the path of records with text, by the id of the memory."""
 RECORD_TYPES: Final = frozenset({MemoryType.RECORD})
 
 
@@ -71,11 +101,12 @@ def get_records(reader: Reader, places: Sequence[RecordPlace], *, now: datetime)
     return [None if (one := found.get(place)) is None or one.is_over(now) else one.record for place in places]
 
 
-def get_versions(reader: Reader, place: RecordPlace, *, now: datetime) -> list[Record]:
+def get_versions(reader: Reader, place: RecordPlace, limits: HistoryLimits) -> list[Record]:
     """Return a record and its former versions, newest first."""
     stored = find_stored(reader, [place]).get(place)
-    if stored is None or stored.is_over(now):
+    if stored is None or stored.is_over(limits.now):
         return []
+    stored = load_versions(reader, limits.apply(stored))
     return [
         stored.record,
         *(
@@ -97,13 +128,35 @@ def filter_below(labels: tuple[str, ...], *, nested: bool, now: datetime | None 
     )
 
 
-def _find_names_below(reader: Reader, labels: tuple[str, ...], *, nested: bool) -> list[str]:
-    return reader.note_names(f"{NOTE_PREFIX}{record_path(labels)}{'' if nested else KEY_PREFIX}")
+def _filter_matching(
+    reader: Reader, listing: RecordListing, *, now: datetime | None
+) -> tuple[EngineFilter, EngineFilter | None]:
+    """
+    Return the filter for the indexed values of a listing, and one for the records that are not indexed.
+
+    The second is None if there are none.
+    """
+    where = filter_below(listing.labels, nested=listing.nested, now=now)
+    names = () if listing.condition is None else listing.condition.names
+    if not names:
+        return where, None
+    unindexed = attrs.evolve(where, values=(UNINDEXED_NAME,))
+    return attrs.evolve(where, values=names), unindexed if reader.count(unindexed) else None
 
 
-def _get_memories_below(reader: Reader, where: EngineFilter) -> list[Memory]:
-    nodes = reader.window(where)
-    return reader.get(nodes) if len(nodes) else []
+def _read_memories(reader: Reader, nodes: Nodes) -> list[Memory]:
+    """Return the readable memories among *nodes*."""
+    try:
+        return reader.get(nodes) if len(nodes) else []
+    except StoreDamaged:
+        if len(nodes) == 1:
+            log_damaged()
+            return []
+        return [memory for node in nodes for memory in _read_memories(reader, np.array([node], np.int64))]
+
+
+def _read_memories_below(reader: Reader, where: EngineFilter) -> list[Memory]:
+    return _read_memories(reader, reader.window(where))
 
 
 @attrs.frozen(kw_only=True)
@@ -120,7 +173,53 @@ class RecordListing:
     after: str | None = None
     limit: int | None = None
     last_first: bool = False
-    where: RecordPredicate | None = None
+    condition: JsonCondition | None = None
+    predicate: RecordPredicate | None = None
+
+    def matches(self, record: Record) -> bool:
+        """Return True if a record satisfies the condition and the predicate."""
+        return (self.condition is None or self.condition.matches(record.value)) and (
+            self.predicate is None or self.predicate(record)
+        )
+
+    def find_page_prefix(self, reader: Reader) -> str | None:
+        """
+        Return the prefix of the names of notes that can be read page by page.
+
+        Return None without a limit, or if there are notes with further labels: their names have another order.
+        """
+        begin, bounds = f"{NOTE_PREFIX}{record_path(self.labels)}", (self.prefix, self.after or "")
+        if self.limit is None or max(map(len, bounds)) > MAX_PAGED_CHARS:
+            return None
+        own = f"{begin}{KEY_PREFIX}"
+        if self.nested:
+            ends = (reader.note_names(begin, limit=1, last_first=last) for last in (False, True))
+            if not all(name.startswith(own) for names in ends for name in names):
+                return None
+            # With a cursor of other labels, only records with text may follow.
+            return own if self.after is None or f"{NOTE_PREFIX}{self.after}".startswith(own) else None
+        return f"{NOTE_PREFIX}{record_path(self.labels, self.prefix)}"
+
+    def iter_note_names(self, reader: Reader, prefix: str) -> Iterator[str]:
+        """Yield the names of notes under the labels in order, page by page."""
+        after = None if self.after is None else f"{NOTE_PREFIX}{self.after}"
+        while names := reader.note_names(prefix, after=after, limit=PAGE_ROWS, last_first=self.last_first):
+            if any(len(name.rpartition("/")[2]) >= MIN_LONG_KEY_CHARS for name in names):
+                raise _LongKeyError
+            yield from names
+            after = names[-1]
+            if len(names) < PAGE_ROWS:
+                break
+
+    def merge_names(self, places: Mapping[str, str], notes: Iterator[str]) -> Iterator[str]:
+        """Yield the names of records with text and the sorted names of notes, ordered by place."""
+        if not places:
+            return notes
+
+        def sort_key(name: str) -> tuple[list[str], str]:
+            return _place_sort_key(places.get(name) or name.removeprefix(NOTE_PREFIX))
+
+        return heapq.merge(self.select_names(places), notes, key=sort_key, reverse=self.last_first)
 
     def select_names(self, places: Mapping[str, str]) -> list[str]:
         """Return the names whose places match the listing, ordered by place. Ignores the limit of the listing."""
@@ -135,6 +234,10 @@ class RecordListing:
         return found
 
 
+class _LongKeyError(Exception):
+    """Raised by a listing by pages for a note whose name does not have the whole key, and so another order."""
+
+
 def _place_sort_key(place: str) -> tuple[list[str], str]:
     """
     Return the sort key of a place.
@@ -145,61 +248,106 @@ def _place_sort_key(place: str) -> tuple[list[str], str]:
     return above.split("/") if above else [], key
 
 
-def list_records(reader: Reader, listing: RecordListing, *, now: datetime) -> list[StoredRecord]:
-    """Return the matching records, ordered by place."""
-    where = filter_below(listing.labels, nested=listing.nested, now=now)
-    known = {note_name(one.place): one for one in map(record_from_memory, _get_memories_below(reader, where))}
-    names = _find_names_below(reader, listing.labels, nested=listing.nested)
-    long = [name for name in names if not has_complete_key(name)]
-    known |= dict(zip(long, _iter_stored(reader, long, {}, None), strict=True))
-    places = {name: name.removeprefix(NOTE_PREFIX) for name in names}
-    places |= {name: record_path(*one.place) for name, one in known.items()}
-    names = listing.select_names(places)
-    passing = (
-        one
-        for one in _iter_stored(reader, names, known, listing.limit)
-        if not one.is_over(now) and (listing.where is None or listing.where(one.record))
-    )
-    return list(itertools.islice(passing, listing.limit))
+@attrs.define
+class _ListedRecords:
+    """The places of the records that a listing may return, and the records that were read already, by note name."""
 
+    reader: Reader
+    skip_damaged: bool
+    paths: dict[str, str] = attrs.field(factory=dict)
+    known: dict[str, StoredRecord] = attrs.field(factory=dict)
+    nodes: dict[str, int] = attrs.field(factory=dict)
 
-def _iter_stored(
-    reader: Reader, names: Sequence[str], known: Mapping[str, StoredRecord], limit: int | None
-) -> Iterator[StoredRecord]:
-    """Yield the records with the given names. Notes are loaded page by page, as needed."""
-    size = PAGE_ROWS if limit is None else min(max(limit, 1), PAGE_ROWS)
-    for start in range(0, len(names), size):
-        page = names[start : start + size]
-        notes = reader.notes_by_name([name for name in page if name not in known])
-        for name in page:
-            yield known[name] if name in known else record_from_note(notes[name])
+    def add_memories(self, nodes: Nodes) -> None:
+        """Read records with text."""
+        for one in map(record_from_memory, _read_memories(self.reader, nodes)):
+            name = note_name(one.place)
+            self.known[name], self.paths[name] = one, record_path(*one.place)
 
+    def add_nodes(self, nodes: Nodes, places: PlaceCache) -> None:
+        """Add records with text. Only those are read whose places are not in the cache *places*."""
+        ids = self.reader.ids(nodes)
+        unknown = np.array([node for one, node in zip(ids, nodes, strict=True) if one not in places], np.int64)
+        for start in range(0, len(unknown), PAGE_ROWS):
+            for memory in _read_memories(self.reader, unknown[start : start + PAGE_ROWS]):
+                place = record_from_memory(memory).place
+                places[memory.id] = note_name(place), record_path(*place)
+        for one, node in zip(ids, nodes.tolist(), strict=True):
+            if found := places.get(one):
+                self.nodes[found[0]], self.paths[found[0]] = node, found[1]
 
-def _iter_readable_or_error(reader: Reader, names: Sequence[str]) -> Iterator[tuple[str, StoredRecord | StoreDamaged]]:
-    """Yield each note's name with its record, or with the error if the note is unreadable."""
-    for start in range(0, len(names), PAGE_ROWS):
-        page = names[start : start + PAGE_ROWS]
-        try:
-            notes = reader.notes_by_name(page)
-        except StoreDamaged as error:
-            notes = {}
-            if len(page) == 1:
-                yield page[0], error
+    def add_notes(self, names: Sequence[str]) -> None:
+        """Add records without text. Only those are read whose names do not contain the whole key."""
+        for name in names:
+            if has_complete_key(name):
+                self.paths[name] = name.removeprefix(NOTE_PREFIX)
+        for name, one in self._read_notes([name for name in names if not has_complete_key(name)]):
+            self.known[name], self.paths[name] = one, record_path(*one.place)
+
+    def iter_stored(self, names: Iterable[str], limit: int | None) -> Iterator[StoredRecord]:
+        """Yield the records with the given names. They are loaded page by page, as needed."""
+        size, left = PAGE_ROWS if limit is None else min(max(limit, 1), PAGE_ROWS), iter(names)
+        while page := list(itertools.islice(left, size)):
+            found = {name: self.known[name] for name in page if name in self.known}
+            nodes = np.array([self.nodes[name] for name in page if name in self.nodes], np.int64)
+            found |= {note_name(one.place): one for one in map(record_from_memory, _read_memories(self.reader, nodes))}
+            found |= dict(self._read_notes([name for name in page if name not in found and name not in self.nodes]))
+            yield from (found[name] for name in page if name in found)
+
+    def _read_notes(self, names: Sequence[str]) -> Iterator[tuple[str, StoredRecord]]:
+        for name, one in iter_readable_or_error(self.reader, names):
+            if isinstance(one, StoredRecord):
+                yield name, one
+            elif self.skip_damaged:
+                log_damaged()
             else:
-                for name in page:
-                    yield from _iter_readable_or_error(reader, [name])
-        for name, text in notes.items():
-            try:
-                stored = record_from_note(text)
-                yield name, stored if note_name(stored.place) == name else unreadable_record()
-            except StoreDamaged as error:
-                yield name, error
+                raise one
+
+
+def list_records(
+    reader: Reader,
+    listing: RecordListing,
+    *,
+    now: datetime,
+    places: PlaceCache | None = None,
+    skip_damaged: bool = True,
+) -> list[StoredRecord]:
+    """
+    Return the matching records, ordered by place.
+
+    *places* is a cache, because the place of a memory never changes.
+    """
+    where, unindexed = _filter_matching(reader, listing, now=now)
+    nodes = reader.window(where)
+    if unindexed is not None:
+        nodes = np.union1d(nodes, reader.window(unindexed))
+    listed = _ListedRecords(reader, skip_damaged)
+    if listing.limit is None or places is None or len(nodes) <= PAGE_ROWS:
+        listed.add_memories(nodes)
+    else:
+        listed.add_nodes(nodes, places)
+
+    def take(ordered: Iterable[str]) -> list[StoredRecord]:
+        stored = listed.iter_stored(ordered, listing.limit)
+        passing = (one for one in stored if not one.is_over(now) and listing.matches(one.record))
+        return list(itertools.islice(passing, listing.limit))
+
+    names = None
+    if listing.condition is not None:
+        names = find_names_with(reader, listing.condition, listing.labels, nested=listing.nested)
+    elif (prefix := listing.find_page_prefix(reader)) is not None:
+        with contextlib.suppress(_LongKeyError):
+            return take(listing.merge_names(listed.paths, listing.iter_note_names(reader, prefix)))
+    listed.add_notes(find_names_below(reader, listing.labels, nested=listing.nested) if names is None else names)
+    return take(listing.select_names(listed.paths))
 
 
 def find_labels_below(reader: Reader, labels: tuple[str, ...], *, now: datetime) -> list[tuple[str, ...]]:
-    """Return all labels in use that begin with the given labels, sorted."""
-    found = {parse_note_labels(name) for name in _find_names_below(reader, labels, nested=True)}
-    memories = _get_memories_below(reader, filter_below(labels, nested=True, now=now))
+    """Return the labels of all records that have not expired and whose labels begin with the given ones, sorted."""
+    names = find_names_below(reader, labels, nested=True)
+    over = find_expired_names(reader, names, labels, now=now)
+    found = {parse_note_labels(name) for name in names if name not in over}
+    memories = _read_memories_below(reader, filter_below(labels, nested=True, now=now))
     return sorted(found.union(record_from_memory(one).record.labels for one in memories))
 
 
@@ -209,12 +357,12 @@ def find_places_below(reader: Reader, labels: tuple[str, ...], *, nested: bool) 
 
     Expired records are included.
     """
-    memories = _get_memories_below(reader, filter_below(labels, nested=nested, now=None))
+    memories = _read_memories_below(reader, filter_below(labels, nested=nested, now=None))
     places = [record_from_memory(one).place for one in memories]
-    names = _find_names_below(reader, labels, nested=nested)
+    names = find_names_below(reader, labels, nested=nested)
     places += [place for name in names if (place := parse_note_place(name)) is not None]
     lost = []
-    for name, one in _iter_readable_or_error(reader, [name for name in names if parse_note_place(name) is None]):
+    for name, one in iter_readable_or_error(reader, [name for name in names if parse_note_place(name) is None]):
         if isinstance(one, StoredRecord):
             places.append(one.place)
         else:
@@ -232,37 +380,54 @@ def find_expired(reader: Reader, *, now: datetime) -> list[RecordPlace]:
     """Return the places of all expired records."""
     every, holding = (reader.window(EngineFilter(types=RECORD_TYPES, valid_at=at)) for at in (None, now))
     over = np.setdiff1d(every, holding)
-    memories = map(record_from_memory, reader.get(over) if len(over) else [])
-    tried = _iter_readable_or_error(reader, _find_names_below(reader, (), nested=True))
+    memories = map(record_from_memory, _read_memories(reader, over))
+    names = find_expired_names(reader, find_names_below(reader, (), nested=True), (), now=now)
+    tried = iter_readable_or_error(reader, sorted(names))
     notes = (one for _, one in tried if isinstance(one, StoredRecord))
     return [one.place for one in itertools.chain(memories, notes) if one.is_over(now)]
 
 
 def find_unreadable(reader: Reader) -> list[Issue]:
-    """Return a finding for each note with invalid content. The engine reports damaged rows itself."""
-    return [
-        Issue("error", "damaged", f"{name}: {one.findings[0]}", name)
-        for name, one in _iter_readable_or_error(reader, _find_names_below(reader, (), nested=True))
-        if isinstance(one, StoreDamaged) and not one.file
-    ]
+    """
+    Return a finding for each note with invalid content, and for each record that the index does not find.
+
+    The engine reports damaged rows itself.
+    """
+    indexed = find_index_names(reader)
+    issues = []
+    for name, one in iter_readable_or_error(reader, find_names_below(reader, (), nested=True)):
+        if isinstance(one, StoredRecord):
+            if indexed is not None and not index_names(one) <= indexed:
+                issues.append(Issue("error", "integrity", f"{name}: the index does not find this record", name))
+        elif not one.file:
+            issues.append(Issue("error", "damaged", f"{name}: {one.findings[0]}", name))
+    return issues
 
 
 # Searching
 
 
-def search_records(
-    reader: Reader, request: SearchRequest, where: RecordPredicate | None, *, offset: int
-) -> list[RecordHit]:
+def search_records(reader: Reader, request: SearchRequest, listing: RecordListing, *, offset: int) -> list[RecordHit]:
     """Return the records that match a query best, ranked by the memory search."""
+    where, is_exact = _filter_for_search(reader, listing, now=None)
 
     def find_page(most: int) -> list[RecordHit]:
-        hits, _ = search.find_hits(reader, attrs.evolve(request, limit=most))
+        hits, _ = search.find_hits(reader, attrs.evolve(request, limit=most, where=where))
         return [
             RecordHit(record=record_from_memory(hit.memory).record, score=hit.score, relevance=hit.relevance)
             for hit in hits
         ]
 
-    return _filter_hits(find_page, where, request.limit, offset)
+    return _filter_hits(find_page, None if is_exact else listing.matches, request.limit, offset)
+
+
+def _filter_for_search(reader: Reader, listing: RecordListing, *, now: datetime | None) -> tuple[EngineFilter, bool]:
+    """Return the engine's filter for a listing, and True if every record that passes it matches the listing."""
+    where, unindexed = _filter_matching(reader, listing, now=now)
+    if unindexed is not None:
+        return filter_below(listing.labels, nested=listing.nested, now=now), False
+    is_indexed = listing.condition is None or len(listing.condition.names) == len(listing.condition.values)
+    return where, is_indexed and listing.predicate is None
 
 
 def find_nearest(
@@ -275,7 +440,7 @@ def find_nearest(
     limit: int,
 ) -> list[RecordHit]:
     """Return the records with the text nearest to a vector, by cosine similarity only."""
-    where = filter_below(listing.labels, nested=listing.nested, now=now)
+    where, is_exact = _filter_for_search(reader, listing, now=now)
 
     def find_page(most: int) -> list[RecordHit]:
         matches = reader.nearest(vector, most, where)
@@ -291,7 +456,7 @@ def find_nearest(
         ]
         return sorted(hits, key=lambda hit: (-hit.score, hit.record.labels, hit.record.key))
 
-    return _filter_hits(find_page, listing.where, limit, 0)
+    return _filter_hits(find_page, None if is_exact else listing.matches, limit, 0)
 
 
 def _filter_hits(
@@ -316,9 +481,13 @@ def put_records(
     deletions: Sequence[tuple[RecordPlace, int | None]],
     *,
     namespace: str,
-    now: datetime,
+    limits: HistoryLimits,
+    may_begin_index: bool,
 ) -> list[Record]:
     """Delete some records, then put others in order, and return the records that were put."""
+    now = limits.now
+    if may_begin_index and not all(one.texts for one in records):
+        begin_index(writer)
     named = [(one.labels, one.key) for one in records if one.key is not None]
     stored_by_place = find_stored(writer, [*(place for place, _ in deletions), *named])
     records = [*_assign_keys(writer, records)]
@@ -330,11 +499,15 @@ def put_records(
         deleted_records += [] if stored is None else [stored]
     _delete_stored(writer, deleted_records)
     known = {place: one for place, one in stored_by_place.items() if not one.is_over(now)}
+    for one, place in zip(records, places, strict=True):
+        if one.texts and place in known:
+            # The memory of a record contains its former versions, because a search with ``as_of`` shows them.
+            known[place] = load_versions(writer, known[place])
     latest: dict[RecordPlace, tuple[PreparedRecord, StoredRecord]] = {}
     written = []
     for one, place in zip(records, places, strict=True):
         check_version(place, known.get(place), one.if_version)
-        known[place] = _next_version(one, place, known.get(place), namespace=namespace, now=now)
+        known[place] = _next_version(one, place, known.get(place), namespace=namespace, limits=limits)
         latest[place] = one, known[place]
         written.append(known[place].record)
     _write_records(writer, latest, stored_by_place, now=now)
@@ -359,11 +532,11 @@ def _assign_keys(reader: Reader, records: Sequence[PreparedRecord]) -> Iterator[
 
 
 def _find_last_number(reader: Reader, labels: tuple[str, ...]) -> int:
-    names = _find_names_below(reader, labels, nested=False)
+    names = find_names_below(reader, labels, nested=False)
     keys = [name.rpartition(f"/{KEY_PREFIX}")[2] for name in names]
     keys += [
         record_from_memory(one).record.key
-        for one in _get_memories_below(reader, filter_below(labels, nested=False, now=None))
+        for one in _read_memories_below(reader, filter_below(labels, nested=False, now=None))
     ]
     return max((int(key) for key in keys if len(key) == KEY_DIGITS and key.isdecimal() and key.isascii()), default=0)
 
@@ -383,9 +556,12 @@ def check_version(place: RecordPlace, present: StoredRecord | None, expected: in
 
 
 def _next_version(
-    new: PreparedRecord, place: RecordPlace, present: StoredRecord | None, *, namespace: str, now: datetime
+    new: PreparedRecord, place: RecordPlace, present: StoredRecord | None, *, namespace: str, limits: HistoryLimits
 ) -> StoredRecord:
     """Build the stored record that results from a put."""
+    now = limits.now
+    # Apply the limits before the put, because afterwards it is unknown when a version was replaced.
+    present = None if present is None else limits.apply(present)
     created_at = present.record.created_at if present else new.created_at or now
     former = () if present is None else present.history
     if present is not None and new.history:
@@ -405,7 +581,10 @@ def _next_version(
     )
     memory = None
     trust = record.origin
-    if present is not None and former:
+    versions = () if present is None else present.versions
+    limited = limits.apply(StoredRecord(record, former, new.created_by, versions=versions))
+    former = limited.history
+    if present is not None and (former or limited.versions):
         # A search with ``as_of`` also shows former values, so the trust must not exceed theirs.
         was_trusted = present.record.origin if present.memory is None else present.memory.trust
         trust = least_trusted([trust, was_trusted])
@@ -430,19 +609,22 @@ def _next_version(
             origin=record.origin,
             trust=trust,
             valid_until=record.expires_at,
-            previous_texts=_former_texts(present, record, keep=new.history),
+            previous_texts=_former_texts(present, record, limits, keep=new.history),
         )
-    return StoredRecord(record, former, new.created_by, memory)
+    return attrs.evolve(limited, memory=memory)
 
 
-def _former_texts(present: StoredRecord | None, record: Record, *, keep: bool) -> tuple[PreviousText, ...]:
+def _former_texts(
+    present: StoredRecord | None, record: Record, limits: HistoryLimits, *, keep: bool
+) -> tuple[PreviousText, ...]:
     """Return the former texts of a record's memory, including the replaced text if *keep* is true."""
     if present is None or present.memory is None:
         return ()
     before = present.memory
-    if not keep or before.content == record.text:
-        return before.previous_texts
-    return (*before.previous_texts, PreviousText(content=before.content, until=record.updated_at))
+    texts = before.previous_texts
+    if keep and before.content != record.text:
+        texts = (*texts, PreviousText(content=before.content, until=record.updated_at))
+    return tuple(one for one in texts[max(len(texts) - limits.count, 0) :] if limits.includes(one.until))
 
 
 def _write_records(
@@ -459,11 +641,9 @@ def _write_records(
         if before is not None and before.memory is not None and (stored.memory is None or before.is_over(now)):
             writer.delete(before.memory.id)
             before = None
+        notes |= note_changes(before, stored)
         if stored.memory is None:
-            notes[note_name(place)] = record_to_note(stored)
             continue
-        if before is not None and before.memory is None:
-            notes[note_name(place)] = None
         vectors = asked.vectors
         if vectors is None:
             raise ValueError("a record with text needs vectors")
@@ -487,9 +667,8 @@ def _text_lengths(memory: Memory) -> tuple[int, ...]:
 def _delete_stored(writer: Writer, records: Iterable[StoredRecord]) -> None:
     notes: dict[str, str | None] = {}
     for stored in records:
-        if stored.memory is None:
-            notes[note_name(stored.place)] = None
-        else:
+        notes |= note_changes(stored, None)
+        if stored.memory is not None:
             writer.delete(stored.memory.id)
     if notes:
         writer.set_notes(notes)
@@ -541,14 +720,16 @@ def delete_unreadable(writer: Writer, names: Sequence[str], *, erase: bool) -> i
     if erase:
         writer.mark_for_erasure()
     # Read the notes again, because a damaged note may have been replaced or deleted in the meantime.
-    lost = [name for name, one in _iter_readable_or_error(writer, names) if isinstance(one, StoreDamaged)]
-    writer.set_notes(dict.fromkeys(lost))
+    lost = [name for name, one in iter_readable_or_error(writer, names) if isinstance(one, StoreDamaged)]
+    writer.set_notes(dict.fromkeys(lost) | dict.fromkeys(find_entries_of(writer, lost)))
     return len(lost)
 
 
 def pop_last(writer: Writer, labels: tuple[str, ...], *, now: datetime) -> Record | None:
     """Delete and return the last record under exactly these labels. Return None if there is no record."""
-    last = list_records(writer, RecordListing(labels=labels, nested=False, last_first=True, limit=1), now=now)
+    last = list_records(
+        writer, RecordListing(labels=labels, nested=False, last_first=True, limit=1), now=now, skip_damaged=False
+    )
     _delete_stored(writer, last)
     return last[0].record if last else None
 
@@ -564,7 +745,7 @@ def set_expiry(
     for stored in found:
         if stored.memory is None:
             record = attrs.evolve(stored.record, expires_at=expires_at)
-            notes[note_name(stored.place)] = record_to_note(attrs.evolve(stored, record=record))
+            notes |= note_changes(stored, attrs.evolve(stored, record=record))
         else:
             writer.put(attrs.evolve(stored.memory, valid_until=expires_at))
     if notes:
@@ -585,10 +766,13 @@ def move_records(
                 check_version(new, there[new], 0)
             _delete_stored(writer, [there[new]])
     ids = {stored.memory.id: record_memory_id(new) for stored, new in found if stored.memory is not None}
-    kept = [(stored, new, *_get_vectors_and_links(writer, stored)) for stored, new in found]
+    kept = [(load_versions(writer, stored), new, *_get_vectors_and_links(writer, stored)) for stored, new in found]
     _delete_stored(writer, [stored for stored, _ in found])
     made = [(_with_place(stored, new), vectors) for stored, new, vectors, _ in kept]
-    if notes := {note_name(one.place): record_to_note(one) for one, _ in made if one.memory is None}:
+    notes: dict[str, str | None] = {}
+    for one, _ in made:
+        notes |= note_changes(None, one)
+    if notes:
         writer.set_notes(notes)
     new_memories = [NewMemory(memory=one.memory, vectors=vectors) for one, vectors in made if one.memory is not None]
     if new_memories:

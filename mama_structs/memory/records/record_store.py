@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
 import attrs
+import cachetools
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,13 +17,15 @@ from mama_structs._internal import validation as _check
 from mama_structs._internal.event_loop import call_in_plan
 from mama_structs._internal.hints import peer_names
 from mama_structs._internal.hints.call_hints import with_call_hints
+from mama_structs._internal.json_conditions import check_json_condition
 from mama_structs._internal.offload import measure_input, run_inline_or_in_thread
 from mama_structs._internal.telemetry import instrument
 from mama_structs._internal.validation import TimeInput
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import InvalidArgument, StoreError
 from mama_structs.memory.graph.results import Page, Results
 from mama_structs.memory.records import record_plans
-from mama_structs.memory.records.record_plans import RecordListing
+from mama_structs.memory.records.record_notes import PAGE_ROWS, HistoryLimits, complete_index
+from mama_structs.memory.records.record_plans import PlaceCache, RecordListing
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.search.search_request import SearchQuery, embed_request
 from mama_structs.memory.types.engine import KEY_PREFIX, Vectors, Writer, record_path, write_in_transactions
@@ -50,7 +53,8 @@ from mama_structs.provenance import Origin
 T = TypeVar("T")
 
 MAX_QUERY_CHARS = 10_000
-PAGE_ROWS = 256
+# About 20 MB.
+MAX_CACHED_PLACES = 100_000
 MIN_VECTOR_LENGTH = 1e-12
 
 
@@ -77,6 +81,9 @@ class RecordStore:
 
     def __init__(self, shared: NamespaceServices) -> None:
         self._shared = shared
+        self._places: PlaceCache = cachetools.LRUCache(MAX_CACHED_PLACES)
+        self._is_index_begun = False
+        self._is_index_complete = False
 
     def __repr__(self) -> str:
         return f"<RecordStore {self.namespace!r}{', closed' if self._shared.closed else ''}>"
@@ -200,13 +207,34 @@ class RecordStore:
     ) -> Sequence[Record]:
         self._shared.check()
         made_by = self._shared.record if any(one.texts for one in asked) else None
-        now = self._shared.now
         with self._instrument("update_memory", len(asked)):
             prepared = await self._embed_texts(asked)
             plan = partial(
-                record_plans.put_records, records=prepared, deletions=gone, namespace=self.namespace, now=now
+                record_plans.put_records,
+                records=prepared,
+                deletions=gone,
+                namespace=self.namespace,
+                limits=self._history_limits,
+                may_begin_index=not self._is_index_begun,
             )
-            return await self._shared.write(plan, made_by=made_by)
+            written = await self._shared.write(plan, made_by=made_by)
+        self._is_index_begun |= not all(one.texts for one in asked)
+        return written
+
+    @property
+    def _history_limits(self) -> HistoryLimits:
+        settings = self._shared.settings
+        return HistoryLimits(settings.record_versions, settings.record_versions_ttl, self._shared.now)
+
+    async def _complete_index(self) -> None:
+        """Add the records of an earlier commit to the index. If the store cannot be written, plans read the records."""
+        if self._is_index_complete:
+            return
+        try:
+            await complete_index(self._shared)
+        except StoreError:
+            return
+        self._is_index_complete = True
 
     def _validate(self, asked: NewRecord, name: str) -> PreparedRecord:
         return check_new_record(asked, max_text=self._shared.settings.max_content, name=name, now=self._shared.now)
@@ -349,6 +377,7 @@ class RecordStore:
     async def delete_expired(self) -> int:
         """Delete expired records, some hundreds per transaction, and return their number."""
         now = self._shared.now
+        await self._complete_index()
         with self._instrument("delete_memory"):
             return await self._delete(
                 await self._shared.read(lambda reader: record_plans.find_expired(reader, now=now)), ended=now
@@ -384,13 +413,15 @@ class RecordStore:
         """
         Return a record and its stored former versions, newest first. Without a record, the list is empty.
 
+        `MemorySettings.record_versions` and `MemorySettings.record_versions_ttl` limit the former versions.
+
         Args:
             labels: The record's labels.
             key: The record's key.
 
         """
         place = check_labels(labels), check_key(key)
-        plan = partial(record_plans.get_versions, place=place, now=self._shared.now)
+        plan = partial(record_plans.get_versions, place=place, limits=self._history_limits)
         return Results(await self._shared.read(plan))
 
     async def list(
@@ -402,10 +433,11 @@ class RecordStore:
         cursor: str | None = None,
         limit: int | None = None,
         reverse: bool = False,
+        where: Mapping[str, Any] | None = None,
         predicate: RecordPredicate | None = None,
     ) -> Page[Record]:
         """
-        Return a page of the records below labels, ordered by labels and keys.
+        Return a page of the records below labels, ordered by labels and keys. Damaged records are left out.
 
         ASCII letters, digits and ``-._~`` are ordered by code point; other characters are ordered by their
         percent-encoding.
@@ -418,6 +450,8 @@ class RecordStore:
                 False.
             limit: The maximum number of records; None for all.
             reverse: Whether to reverse the order.
+            where: Values under keys that a record must have, such as ``{"status": "open", "user": {"name": "Ada"}}``,
+                found by an index. A list matches if one of its items does.
             predicate: Returns True for a record to include. It is called before *limit* applies, outside the thread of
                 the event loop. It must not call the store, which waits for it.
 
@@ -425,37 +459,37 @@ class RecordStore:
             InvalidArgument: An argument is invalid.
 
         """
-        found_labels, below = check_labels(labels), _check.check_bool("nested", nested)
+        asked = _check_listing(labels, nested=nested, where=where, predicate=predicate)
+        found_labels, below = asked.labels, asked.nested
         if below and prefix:
             raise InvalidArgument("prefix needs nested=False", hint="keys have an order under the same labels")
         count = None if limit is None else check_limit(limit)
-        asked = RecordListing(
-            labels=found_labels,
-            nested=below,
+        asked = attrs.evolve(
+            asked,
             prefix=_check.check_text("prefix", prefix, max_chars=MAX_KEY_CHARS, allow_empty=True),
             after=None if cursor is None else _parse_cursor(cursor, found_labels, nested=below),
             # Request one extra record, to know if another page follows.
             limit=None if count is None else count + 1,
             last_first=_check.check_bool("reverse", reverse),
-            where=_check_predicate(predicate),
         )
-        now = self._shared.now
-        found = await self._shared.read(lambda reader: record_plans.list_records(reader, asked, now=now))
+        if asked.condition is not None:
+            await self._complete_index()
+        plan = partial(record_plans.list_records, listing=asked, now=self._shared.now, places=self._places)
+        found = await self._shared.read(plan)
         records = [one.record for one in found[:count]]
         is_last = count is None or len(found) <= count
         return Page(records, next_cursor=None if is_last else _format_cursor(records[-1], nested=below))
 
     async def labels(self, prefix: Labels = ()) -> Sequence[tuple[str, ...]]:
         """
-        Return all labels in use that begin with the given labels, sorted.
-
-        The labels of an expired record without text are included until `delete_expired` deletes it.
+        Return all labels in use that begin with the given labels, sorted. Labels of expired records only are left out.
 
         Args:
             prefix: The leading labels.
 
         """
         below, now = check_labels(prefix, "prefix"), self._shared.now
+        await self._complete_index()
         return await self._shared.read(lambda reader: record_plans.find_labels_below(reader, below, now=now))
 
     # Searching
@@ -466,6 +500,7 @@ class RecordStore:
         labels: Labels = (),
         *,
         nested: bool = True,
+        where: Mapping[str, Any] | None = None,
         predicate: RecordPredicate | None = None,
         min_relevance: float | None = None,
         limit: int = 10,
@@ -480,6 +515,7 @@ class RecordStore:
             query: The query, in any words.
             labels: The leading labels of the records.
             nested: Whether to include records with further labels.
+            where: As for `list`.
             predicate: Returns True for a record to include. It is called before *limit* applies, outside the thread of
                 the event loop. It must not call the store, which waits for it.
             min_relevance: The minimum relevance of a hit, 0 to 1; None for all hits.
@@ -489,16 +525,16 @@ class RecordStore:
         """
         self._shared.check()
         text = _check.check_text("query", query, max_chars=MAX_QUERY_CHARS)
-        counts, skipped = _check_predicate(predicate), _check.check_integer("offset", offset)
-        below = record_plans.filter_below(check_labels(labels), nested=_check.check_bool("nested", nested))
+        skipped = _check.check_integer("offset", offset)
+        listing = _check_listing(labels, nested=nested, where=where, predicate=predicate)
         least = 0.0 if min_relevance is None else _check.check_ratio("min_relevance", min_relevance)
         most, made_by = check_limit(limit), self._shared.record
         with self._instrument("search_memory") as told:
-            asked = SearchQuery(text=text, where=below, min_relevance=least, limit=most)
+            asked = SearchQuery(text=text, min_relevance=least, limit=most)
             request = await embed_request(
                 asked, self._shared.embedding.embed_query_vectors, self._shared.embedding.embedder, now=self._shared.now
             )
-            plan = partial(record_plans.search_records, request=request, where=counts, offset=skipped)
+            plan = partial(record_plans.search_records, request=request, listing=listing, offset=skipped)
             hits = await self._shared.read(plan, made_by=made_by)
             told["memory__record__count"] = len(hits)
         return Results(hits)
@@ -509,6 +545,7 @@ class RecordStore:
         labels: Labels = (),
         *,
         nested: bool = True,
+        where: Mapping[str, Any] | None = None,
         predicate: RecordPredicate | None = None,
         limit: int = 10,
     ) -> Results[RecordHit]:
@@ -519,14 +556,13 @@ class RecordStore:
             query: A text, or a vector with the embedder's dimensions; its length is normalized.
             labels: As for `search`.
             nested: As for `search`.
+            where: As for `list`.
             predicate: As for `search`.
             limit: The maximum number of hits.
 
         """
         self._shared.check()
-        asked = RecordListing(
-            labels=check_labels(labels), nested=_check.check_bool("nested", nested), where=_check_predicate(predicate)
-        )
+        asked = _check_listing(labels, nested=nested, where=where, predicate=predicate)
         most, made_by = check_limit(limit), self._shared.record
         with self._instrument("search_memory") as told:
             vector = await self._query_vector(query)
@@ -620,6 +656,15 @@ def _check_versioned_places(name: str, value: object) -> list[tuple[RecordPlace,
         version = _check.check_integer(f"{at}[2]", rest.pop()) if len(rest) > 1 else None
         found.append((check_place((labels, *rest), at), version))
     return found
+
+
+def _check_listing(labels: Labels, *, nested: object, where: object, predicate: object) -> RecordListing:
+    return RecordListing(
+        labels=check_labels(labels),
+        nested=_check.check_bool("nested", nested),
+        condition=None if where is None else check_json_condition(where),
+        predicate=_check_predicate(predicate),
+    )
 
 
 def _check_predicate(predicate: object) -> RecordPredicate | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -47,12 +48,18 @@ MAX_KEY_CHARS: Final = 1024
 _MAX_PATH_CHARS: Final = 512
 
 # Maximum length of a percent-encoded key in a note's name. Longer keys are truncated and hashed to fit in a row key.
-_MAX_KEY_CHARS_IN_NAME: Final = 256
+MAX_KEY_CHARS_IN_NAME: Final = 256
 # Separates a shortened key from its hash. Percent-encoded text never contains this character.
 _HASH_MARKER: Final = "+"
 NOTE_PREFIX: Final = "record/"
 """Prefix of the names of notes that store records without text."""
+INDEX_NOTE: Final = "record-index"
+"""Name of the note that exists if all records of the namespace are in the index."""
+VALUE_PREFIX: Final = "record-value/"
+EXPIRY_PREFIX: Final = "record-expiry/"
 _MAX_SLUG_CHARS: Final = 24
+# A write computes the name of a note several times.
+_MAX_CACHED_NAMES: Final = 1024
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -274,14 +281,20 @@ def _length_prefixed(part: str) -> str:
     return f"{len(part)}:{part}"
 
 
+@functools.lru_cache(_MAX_CACHED_NAMES)
 def note_name(place: RecordPlace) -> str:
     """Return the name of the note that stores a record without text."""
     labels, key = place
     whole = record_path(labels, key)
     begin = len(record_path(labels)) + len(KEY_PREFIX)
-    if len(whole) - begin > _MAX_KEY_CHARS_IN_NAME:
-        whole = f"{whole[: begin + _MAX_KEY_CHARS_IN_NAME // 2]}{_HASH_MARKER}{sha256(key.encode()).hexdigest()}"
+    if len(whole) - begin > MAX_KEY_CHARS_IN_NAME:
+        whole = f"{whole[: begin + MAX_KEY_CHARS_IN_NAME // 2]}{_HASH_MARKER}{sha256(key.encode()).hexdigest()}"
     return f"{NOTE_PREFIX}{whole}"
+
+
+def is_index_note(name: str) -> bool:
+    """Return True if a note belongs to the index of records, which is derived from their notes."""
+    return name == INDEX_NOTE or name.startswith((VALUE_PREFIX, EXPIRY_PREFIX))
 
 
 def parse_note_labels(name: str) -> tuple[str, ...]:
@@ -313,17 +326,27 @@ class _NoteRecord(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     expires_at: datetime | None = None
     origin: Origin = "user"
     created_by: CreatedBy = "user"
+    # Former versions that earlier commits stored in the note.
     history: tuple[PreviousValue, ...] = ()
+    versions: tuple[tuple[int, int], ...] = ()
+
+
+_NOTE_FIELDS: Final = [field.name for field in attrs.fields(Record) if field.name in _NoteRecord.__struct_fields__]
 
 
 @attrs.frozen(eq=False)
 class StoredRecord:
-    """A stored record with its history, whether it is stored as a memory or as a note."""
+    """
+    A stored record with its history, whether it is stored as a memory or as a note.
+
+    *versions* has the number and the time in milliseconds of each former version that has a note of its own.
+    """
 
     record: Record
     history: tuple[PreviousValue, ...] = ()
     created_by: CreatedBy = "user"
     memory: Memory | None = None
+    versions: tuple[tuple[int, int], ...] = ()
 
     @property
     def place(self) -> RecordPlace:
@@ -379,8 +402,8 @@ def record_from_note(text: str) -> StoredRecord:
         kept = msgspec.json.decode(text, type=_NoteRecord)
     except (msgspec.MsgspecError, ValueError) as error:
         raise unreadable_record() from error
-    own = {field.name: getattr(kept, field.name) for field in attrs.fields(Record) if hasattr(kept, field.name)}
-    return StoredRecord(Record(**own), kept.history, kept.created_by)
+    own = {name: getattr(kept, name) for name in _NOTE_FIELDS}
+    return StoredRecord(Record(**own), kept.history, kept.created_by, versions=kept.versions)
 
 
 def unreadable_record() -> StoreDamaged:
@@ -391,6 +414,7 @@ def unreadable_record() -> StoreDamaged:
 
 def record_to_note(stored: StoredRecord) -> str:
     """Serialize a record without text as a note."""
-    own: dict[str, Any] = {name: getattr(stored.record, name, None) for name in _NoteRecord.__struct_fields__}
-    kept = _NoteRecord(**own | {"history": stored.history, "created_by": stored.created_by})
+    own: dict[str, Any] = {name: getattr(stored.record, name) for name in _NOTE_FIELDS}
+    own |= {"history": stored.history, "created_by": stored.created_by, "versions": stored.versions}
+    kept = _NoteRecord(**own)
     return msgspec.json.encode(kept).decode()

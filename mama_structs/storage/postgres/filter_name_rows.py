@@ -1,19 +1,20 @@
 """
-Migration that adds the filter names of metadata to the table `mentions`.
+Migrations that add the filter names of metadata, and later of the values of records, to the table `mentions`.
 
 Earlier versions stored names only for mentions, evidence and the labels of records. Filters by tag, source, outcome,
-creator and extra data need the further names, which are computed from the stored JSON.
+creator, extra data and values need the further names, which are computed from the stored JSON.
 
-The names of this version are duplicated here, so that the migration never changes. A later version that changes
+The names of these versions are duplicated here, so that the migrations never change. A later version that changes
 `filter_names` replaces them with a migration of its own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any, Final
 
@@ -22,6 +23,10 @@ import msgspec
 BATCH_ROWS: Final = 1000
 MAX_NAME_CHARS: Final = 200
 MAX_JSON_LEVELS: Final = 100
+MAX_VALUES: Final = 32
+MAX_COMPARED_VALUES: Final = 1024
+MAX_VALUE_LEVELS: Final = 8
+MAX_VALUE_CHARS: Final = 128
 
 BATCH_SQL: Final = """
 SELECT namespace, node, entry FROM memories WHERE (namespace, node) > ($1, $2) ORDER BY namespace, node LIMIT $3
@@ -38,6 +43,7 @@ class _Metadata(msgspec.Struct):
     outcome: str | None = None
     created_by: str = "user"
     extra: dict[str, Any] = msgspec.field(default_factory=dict)
+    value: Any = None
 
 
 class _Memory(msgspec.Struct):
@@ -59,24 +65,60 @@ async def add_filter_names(connection: Any, *, timeout: float) -> None:  # noqa:
 
     Runs in the transaction of *connection*.
     """
+    await _add_names(connection, _names, timeout)
+
+
+async def add_value_names(connection: Any, *, timeout: float) -> None:  # noqa: ASYNC109 - per statement
+    """Add the filter names of the values of all records with text, as `add_filter_names` does."""
+    await _add_names(connection, _value_names, timeout)
+
+
+async def _add_names(connection: Any, names: Callable[[_Memory], Iterable[str]], timeout: float) -> None:  # noqa: ASYNC109
     place = "", -1
     while rows := await connection.fetch(BATCH_SQL, *place, BATCH_ROWS, timeout=timeout):
         place = rows[-1]["namespace"], rows[-1]["node"]
         found = [
-            (row["namespace"], name, row["node"]) for row in rows for name in dict.fromkeys(_read_names(row["entry"]))
+            (row["namespace"], name, row["node"])
+            for row in rows
+            for name in dict.fromkeys(_read_names(row["entry"], names))
         ]
         if found:
             columns = [list(column) for column in zip(*found, strict=True)]
             await connection.execute(INSERT_SQL, *columns, timeout=timeout)
 
 
-def _read_names(entry: bytes) -> list[str]:
-    """Return the escaped filter names of the metadata in a stored entry, or an empty list if it is unreadable."""
+def _read_names(entry: bytes, names: Callable[[_Memory], Iterable[str]]) -> list[str]:
+    """Return the escaped names of a memory in a stored entry, or an empty list if it is unreadable."""
     try:
         memory = _decode_entry(entry).memory
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return []
-    return [_escape(name) for name in _names(memory)]
+    return [_escape(name) for name in names(memory)]
+
+
+def _value_names(memory: _Memory) -> Iterable[str]:
+    """Return the names of the values in a record, or the name of a record with too many values."""
+    if memory.type != "record":
+        return ()
+    names: dict[str, None] = {}
+    for position, (path, value) in enumerate(_iter_values(memory.metadata.value, (), MAX_VALUE_LEVELS)):
+        if path is not None and not (isinstance(value, str) and len(value) > MAX_VALUE_CHARS):
+            with contextlib.suppress(ValueError):
+                names[_name("value", _encode_canonical(_to_canonical([[*path], value], MAX_JSON_LEVELS)))] = None
+        if path is None or len(names) > MAX_VALUES or position >= MAX_COMPARED_VALUES:
+            return ("\0\0values",)
+    return names
+
+
+def _iter_values(value: Any, path: tuple[str, ...], levels: int) -> Iterator[tuple[tuple[str, ...] | None, object]]:
+    """Yield each value with the keys of the objects that contain it. Too many levels yield the path None."""
+    if not isinstance(value, dict | list):
+        yield path, value
+    elif levels == 0:
+        yield None, None
+    else:
+        for key, one in value.items() if isinstance(value, dict) else ((None, one) for one in value):
+            yield from _iter_values(one, path if key is None else (*path, key), levels - 1)
 
 
 def _names(memory: _Memory) -> Iterator[str]:

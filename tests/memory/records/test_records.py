@@ -827,12 +827,8 @@ async def test_delete_removes_damaged_record(store, delete):
     assert [] == await records_of(store).list()
 
 
-async def test_list_raises_for_damaged_record_and_delete_expired_skips_it(store):
-    """
-    An incomplete list would mislead.
-
-    `check` names the rows, and sweep and delete continue past them.
-    """
+async def test_list_and_delete_expired_skip_damaged_records(store, caplog):
+    """`check` and the log report them, and `delete_all` deletes them."""
     records = records_of(store)
     long = "x" * 1000
     for key in ("a", "b", long):
@@ -842,10 +838,11 @@ async def test_list_raises_for_damaged_record_and_delete_expired_skips_it(store)
     ]
     spoilt = {note_name((ALICE, "a")): '{"a": "secret', note_name((ALICE, long)): whole}
     await store._shared.engine.write(lambda writer: writer.set_notes(spoilt))
-    with pytest.raises(StoreDamaged):
-        await records.list(ALICE)
     found = await admin.check(store)
 
+    assert ["b"] == [one.key for one in await records.list(ALICE)]
+    assert ["b"] == [one.key for one in await records.list(ALICE, limit=1)]
+    assert [True, True] == ["damaged record is skipped" in one.message for one in caplog.records[:2]]
     assert {*spoilt} == {one.key for one in found.issues}
     assert all(one.key in one.message for one in found.issues)
     assert "secret" not in f"{found}"
