@@ -28,6 +28,8 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
 )
 
+NESTED = {"a": {"a": {"a": {"a": {"a": {"a": {"a": {"a": {"a": 1}}}}}}}}}
+
 
 @pytest.fixture
 def earlier_database(empty_database, tmp_path):
@@ -100,6 +102,7 @@ def drawn_memories(draw):
         "outcome": st.none() | st.sampled_from(Outcome),
         "created_by": st.sampled_from(["user", "llm", "system"]),
         "extra": st.dictionaries(TEXTS, JSON, max_size=3),
+        "value": JSON | st.sampled_from([[*range(33)], [1] * 1025, {"a": ["x" * 128, "x" * 129]}, NESTED]),
     }
     known = attrs.fields_dict(METADATA_TYPES[kind])
     return plain_memory("m", "x", type=kind, **{name: draw(some) for name, some in drawn.items() if name in known})
@@ -108,18 +111,19 @@ def drawn_memories(draw):
 @given(memory=drawn_memories())
 def test_migrated_names_equal_those_of_new_rows(memory):
     """The migration computes from stored JSON the same names as a save computes from a memory."""
-    migrated = filter_name_rows._read_names(encode_entry(Entry(memory)))
+    steps = (filter_name_rows._names, filter_name_rows._value_names)
+    migrated = {name for step in steps for name in filter_name_rows._read_names(encode_entry(Entry(memory)), step)}
     saved = {name for name in filter_names(memory) if name.startswith("\0\0")}
 
-    assert {escape_text(name) for name in saved} == set(migrated)
+    assert {escape_text(name) for name in saved} == migrated
 
 
 @pytest.mark.parametrize("entry", [b"", b"{", b"[]", b'{"memory":{"type":"insight","metadata":{"tags":[1]}}}', b"\xff"])
 def test_unreadable_entry_has_no_names(entry):
-    assert [] == filter_name_rows._read_names(entry)
+    assert [] == filter_name_rows._read_names(entry, filter_name_rows._names)
 
 
 def test_entry_without_optional_fields_has_the_default_creator():
     entry = msgspec.json.encode({"memory": {"type": "insight", "metadata": {}}})
 
-    assert ["\\0\\0created_by=user"] == filter_name_rows._read_names(entry)
+    assert ["\\0\\0created_by=user"] == filter_name_rows._read_names(entry, filter_name_rows._names)

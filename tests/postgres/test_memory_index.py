@@ -182,6 +182,19 @@ async def test_large_namespace_gets_its_own_index(own):
         assert "exact" == await look(again)
 
 
+async def test_index_serves_namespace_with_special_characters(own):
+    """A search names the namespace of its index as a literal, which is quoted."""
+    namespace = "raids' \\ \u7d2b 'x"
+    with at(own) as server:
+        engine = await PostgresEngines(server).open(namespace, RECORD, SETTINGS)
+        await fill(engine)
+
+        assert "hnsw" == await look(engine)
+        assert index_name(namespace, embedder_key(RECORD)) in explained(server, engine, None)
+        found = await engine.read(lambda reader: reader.nearest(QUERY, 3))
+        assert exactly(None, 3) == pytest.approx(found.scores.tolist(), abs=1e-5)
+
+
 async def test_index_is_built_on_partition_of_namespace(own):
     """An index is also built and used on tables that are partitioned by namespace."""
     administer(own, script=block("Partition or distribute the tables"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import weakref
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from postgres_helpers import administer, in_database
 
 from mama_structs import Filter, Session, admin
 from mama_structs.errors import StoreError
-from mama_structs.memory.engines.postgres import writer
+from mama_structs.memory.engines.postgres import queries, writer
 from mama_structs.memory.engines.postgres.engine import PostgresEngines
 from mama_structs.memory.records.record_store import RecordStore
 from mama_structs.memory.types import codec
@@ -22,6 +23,16 @@ from mama_structs.memory.upkeep.maintenance import embedder_record
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.postgres.pool import Connection, PostgresPool
 from mama_structs.types import NewRecord
+
+_RECORDS = weakref.WeakKeyDictionary()
+
+
+def records_of(store):
+    """Return the records of a store, which is the same object for all calls, as in a session."""
+    if store not in _RECORDS:
+        _RECORDS[store] = RecordStore(store._shared)
+    return _RECORDS[store]
+
 
 SAVES = {
     "save_decision": (
@@ -50,21 +61,21 @@ SAVES = {
     "delete": (5, lambda store, ids: store.delete(ids[1])),
 }
 RECORDS = {
-    "records.put": (4, lambda store, ids: RecordStore(store._shared).put(("a",), "new", 1, text="shields")),
-    "records.put, without text": (3, lambda store, ids: RecordStore(store._shared).put(("a",), "new", 1)),
-    "records.put, again": (4, lambda store, ids: RecordStore(store._shared).put(("a",), "text", 2, text="other")),
+    "records.put": (4, lambda store, ids: records_of(store).put(("a",), "new", 1, text="shields")),
+    "records.put, without text": (3, lambda store, ids: records_of(store).put(("a",), "new", 1)),
+    "records.put, again": (4, lambda store, ids: records_of(store).put(("a",), "text", 2, text="other")),
     "records.put_many of 50": (
         4,
-        lambda store, ids: RecordStore(store._shared).put_many(
+        lambda store, ids: records_of(store).put_many(
             [NewRecord(("b",), f"{at}", at, text=f"shield {at}" if at % 2 else None) for at in range(50)]
         ),
     ),
-    "records.append of 50": (4, lambda store, ids: RecordStore(store._shared).append(("c",), range(50))),
-    "records.get": (3, lambda store, ids: RecordStore(store._shared).get(("a",), "text")),
-    "records.list": (4, lambda store, ids: RecordStore(store._shared).list(("a",), limit=10)),
+    "records.append of 50": (4, lambda store, ids: records_of(store).append(("c",), range(50))),
+    "records.get": (3, lambda store, ids: records_of(store).get(("a",), "text")),
+    "records.list": (6, lambda store, ids: records_of(store).list(("a",), limit=10)),
     # The store has changed since its sample of vectors was cached, so one statement reads the sample.
-    "records.search": (4, lambda store, ids: RecordStore(store._shared).search("shield", ("a",))),
-    "records.nearest": (3, lambda store, ids: RecordStore(store._shared).nearest("shield", ("a",))),
+    "records.search": (4, lambda store, ids: records_of(store).search("shield", ("a",))),
+    "records.nearest": (3, lambda store, ids: records_of(store).nearest("shield", ("a",))),
 }
 READS = {
     "search": (2, lambda store, ids: store.search("shield the planet")),
@@ -141,8 +152,10 @@ async def test_record_method_sends_few_statements(place, monkeypatch, name):
     """The number of statements does not depend on the number of records."""
     most, method = RECORDS[name]
     store, ids = await filled(place)
-    await RecordStore(store._shared).put(("a",), "text", 1, text="the shield is up")
-    await RecordStore(store._shared).append(("a",), range(20))
+    await records_of(store).put(("a",), "text", 1, text="the shield is up")
+    await records_of(store).append(("a",), range(20))
+    # The first listing of a store adds the records of an earlier commit to the index.
+    await records_of(store).list(("a",))
     asked = heard(monkeypatch)
     await method(store, ids)
 
@@ -182,6 +195,47 @@ async def test_save_many_shares_statements(place, monkeypatch):
     assert len(asked) <= 1 + 2 * 8 + 1, [sql[:100] for sql in asked]
     assert {ids[0]} == {link.to_id for link in await store.links(ids[0])}
     assert 100 == len(await store.links(ids[0]))
+
+
+async def test_plans_are_reused_until_the_store_has_grown(place):
+    """A repeated search is not planned again, and a search of a larger store does not use the plan of a small one."""
+    plans = "SELECT statement, generic_plans, custom_plans FROM pg_prepared_statements WHERE statement ~ 'neighbours'"
+    store, _ = await filled(place)
+    for _ in range(4):
+        await store.search("shield the planet")
+    small = await store._engine.read(lambda reader: reader._connection.fetch(plans))
+    await store.save_many([{"type": "context", "content": f"ore of 2-{at}"} for at in range(200)])
+    for _ in range(2):
+        await store.search("shield the planet")
+    large = await store._engine.read(lambda reader: reader._connection.fetch(plans))
+
+    assert max(plan["generic_plans"] for plan in small) >= 3
+    assert {plan["statement"] for plan in small} < {plan["statement"] for plan in large}
+    assert not sum(plan["custom_plans"] for plan in large)
+
+
+async def test_walk_over_many_links_fetches_only_its_results(place, monkeypatch):
+    """A walk that reaches more memories than it returns stops there, and reads the rest of its results once."""
+    monkeypatch.setattr(queries, "MAX_NEAR_NODES", 20)
+    place.settings = MemorySettings(linking="off")
+    store = await place.memories()
+    hub = await store.save_insight("shield every planet")
+    links = [{"to_id": hub.id, "relationship": "refines"}]
+    near = [{"type": "insight", "content": f"shield 2-{at}", "links": links} for at in range(60)]
+    ids = [memory.id for memory in await store.save_many(near)]
+    far = await store.save_insight("raids", links=[{"to_id": ids[0], "relationship": "refines"}])
+    asked = heard(monkeypatch)
+    reached = await store.traverse(hub.id, max_depth=3)
+    complete = len(asked)
+    some = await store.traverse(hub.id, max_depth=3, limit=25)
+
+    assert {*ids, far.id} == {one.memory.id for one in reached}
+    assert [1] * 60 + [2] == [one.depth for one in reached]
+    assert {one.memory.id for one in some} <= {*ids}
+    assert 25 == len(some)
+    # The first statement ends at the memories near the hub. Others read the links of each further level, and the texts.
+    assert complete <= 5
+    assert len(asked) - complete <= 2
 
 
 async def test_statements_look_rows_up_by_key_without_statistics(place, monkeypatch):
@@ -289,7 +343,7 @@ async def test_other_role_sees_one_namespace(place, database):
         url = in_database(database, Path(database).name, user=role)
         server = PostgresPool.open(url)
         sql = "SELECT DISTINCT namespace FROM {} ORDER BY 1"
-        tables = ("memories", "pieces", "terms", "memory_heads", "touched")
+        tables = ("memories", "pieces", "terms", "memory_heads")
         for table in tables:
             ask = sql.format(table)
             for namespace, seen in (("default", ["default"]), ("other", ["other"]), ("none", [])):

@@ -79,9 +79,7 @@ async def test_other_role_sees_one_namespace_in_every_table(database):
 
         assert set() == set().union(*(found for (_, space), found in seen.items() if space == "none"))
         assert {"default"} == set().union(*seen.values())
-        assert {"memories", "rows", "links", "pieces", "touched"} <= {
-            table for (table, _), found in seen.items() if found
-        }
+        assert {"memories", "rows", "links", "pieces"} <= {table for (table, _), found in seen.items() if found}
         for sql in ("INSERT INTO notes VALUES ('other', 'a', 'b')", "INSERT INTO rows VALUES ('other', 'a', '')"):
             with pytest.raises(StoreError):
                 server.run(lambda one: one.execute(sql), write=True, namespace="default").result()  # noqa: B023

@@ -95,7 +95,7 @@ SELECT 1 FROM (
 # By default VACUUM skips indexes if few rows are deleted. ANALYZE removes deleted data from statistics.
 VACUUM_SQL: Final = "VACUUM (ANALYZE, INDEX_CLEANUP ON)"
 FIND_COMMIT_SQL: Final = "SELECT 1 FROM changes WHERE namespace = $1 AND token = $2"
-SETTING_PATTERN: Final = re.compile(r"[a-z_]+\.[a-z_]+|plan_cache_mode|max_parallel_workers_per_gather")
+SETTING_PATTERN: Final = re.compile(r"[a-z_]+\.[a-z_]+|plan_cache_mode|enable_[a-z]+|max_parallel_workers_per_gather")
 ALL_NAMESPACES_SETTINGS: Final = {"app.across": "on"}
 """Settings of a transaction that spans all namespaces that its role may see."""
 
@@ -666,9 +666,9 @@ class PostgresPool:
             f"SET LOCAL lock_timeout = {max(1, int(transaction.wait_seconds * 1000))}",
             # After this time without a statement, the server releases the locks of a vanished host.
             f"SET LOCAL idle_in_transaction_session_timeout = {int(self._answer_timeout * 1000)}",
-            *(
-                f"SELECT set_config({_quote_literal(name)}, {_quote_literal(value)}, true)"
-                for name, value in settings.items()
+            "SELECT "
+            + ", ".join(
+                f"set_config({_quote_literal(name)}, {_quote_literal(value)}, true)" for name, value in settings.items()
             ),
         ]
         if transaction.write:

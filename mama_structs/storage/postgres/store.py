@@ -46,13 +46,6 @@ DELETE_RANGE_SQL: Final = "DELETE FROM rows WHERE namespace = $1 AND key >= $2 A
 NAMESPACES_SQL: Final = "SELECT DISTINCT namespace FROM rows ORDER BY namespace"
 # Takes the same advisory lock as the pool, to lock further namespaces in a transaction.
 LOCK_SQL: Final = "SELECT pg_advisory_xact_lock(hashtextextended($1, 17))"
-# Records that this change touched no memory. Otherwise memory engines would drop their caches.
-RECORD_NO_TOUCHED_NODES_SQL: Final = """
-WITH pruned AS (DELETE FROM touched WHERE namespace = $1 AND change < (
-    SELECT change - 4096 FROM namespaces WHERE namespace = $1))
-INSERT INTO touched (namespace, change, nodes, more) SELECT namespace, change + 1, '{}', false FROM namespaces
-WHERE namespace = $1 ON CONFLICT (namespace, change) DO NOTHING
-"""
 # If policies depend only on the column `namespace`, they show all rows of a namespace or none.
 # PostgreSQL records no dependency for a whole-row reference, so look for it in the policy's expression.
 # In the expression, a whole-row reference is a variable with column number 0.
@@ -283,10 +276,7 @@ class PostgresStorage(RowStorage):
         def plan(rows: PostgresRows) -> T:
             for one in others:
                 rows.connection.fetch(LOCK_SQL, one)
-            result = work(rows.in_namespace(spaces[0]))
-            if rows.connection.has_changes:
-                rows.connection.execute(RECORD_NO_TOUCHED_NODES_SQL, first)
-            return result
+            return work(rows.in_namespace(spaces[0]))
 
         return self._run_write(
             plan, first, exclusive=True, settings=ALL_NAMESPACES_SETTINGS if others else {}, wait=wait

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from typing import Final
 
 import attrs
 
 from mama_structs.memory.engines.postgres.queries import HnswIndex
-from mama_structs.memory.types.codec import RecentChangeLog
 from mama_structs.memory.types.engine import Vectors
 
 # Concurrent transactions are never this many changes apart. A larger gap means that a backup was restored.
@@ -34,15 +32,16 @@ class CachedSample:
 
 
 class ClientState:
-    """Nodes touched by the recent changes of all hosts, and the last sample of vectors. Thread-safe."""
+    """The last change of all hosts, and the last sample of vectors. Thread-safe."""
 
     def __init__(self, *, half: bool) -> None:
         self.half_precision: bool = half
         """True if a namespace without memories is to store its vectors in half precision."""
         self.hnsw_index: HnswIndex | None = None
         """The index that searches use, None for exact search."""
+        self.memory_count: int = 0
+        """Number of memories of the last seen state, for the choice of plans."""
         self._guard = threading.Lock()
-        self._touched = RecentChangeLog()
         self.sample: CachedSample | None = None
         # Added to the server's change numbers. It grows when the history is replaced, so that no number is reused.
         self.change_offset: int = 0
@@ -55,41 +54,28 @@ class ClientState:
         with self._guard:
             return self._change, self._change_token
 
-    def record_changes(
-        self, change: int, touched: Sequence[tuple[int, Sequence[int]]], token: str | None, *, is_history_replaced: bool
-    ) -> bool:
+    def record_change(self, change: int, token: str | None, *, last_seen: int, is_history_replaced: bool) -> None:
         """
-        Record the changes up to *change* that a transaction saw.
+        Record the last change that a transaction saw.
 
-        Return False if the transaction's snapshot is older than the recorded state.
-        *is_history_replaced* means that the last known change is missing on the server, or has another token.
+        Args:
+            change: Its number.
+            token: Its token.
+            last_seen: The last known change when the transaction began.
+            is_history_replaced: True if that change is missing on the server, or has another token.
+
         """
         with self._guard:
             is_behind = change < self._change
             # The server lost the last known change: an outdated replica became the primary, or a backup was restored.
             if is_history_replaced and (
-                not is_behind or (not touched and self._change - change > MIN_RESTORED_BACKUP_GAP)
+                not is_behind or (change <= last_seen and self._change - change > MIN_RESTORED_BACKUP_GAP)
             ):
-                self._touched.reset(change)
                 self._change, self._change_token, self.sample = change, token, None
                 self.change_offset += CHANGE_NUMBER_OFFSET
-                return True
-            if is_behind:
-                # This snapshot is outdated, or the server lost changes. The next transaction shows which.
-                return False
-            new = sorted(one for one in touched if self._change < one[0] <= change)
-            if len(new) < change - self._change:
-                self._touched.reset(change)
-            else:
-                for number, nodes in new:
-                    self._touched.note(number, nodes)
-            self._change, self._change_token = change, token
-            return True
-
-    def changed_nodes_since(self, change: int) -> frozenset[int] | None:
-        """Return the nodes touched after a change, or None if the recorded changes do not reach back that far."""
-        with self._guard:
-            return self._touched.since(change - self.change_offset)
+            elif not is_behind:
+                self._change, self._change_token = change, token
+            # Otherwise this snapshot is outdated, or the server lost changes. The next transaction shows which.
 
     def cache_sample(self, sample: CachedSample) -> None:
         """Cache a sample, unless a newer one is cached."""

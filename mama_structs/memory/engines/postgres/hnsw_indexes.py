@@ -74,18 +74,27 @@ CLAIM_SQL: Final = f"""
     RETURNING true
 """
 RELEASE_SQL: Final = f"DELETE FROM {SCHEMA}.leases WHERE namespace = $1 AND name = '{LEASE_NAME}' AND holder = $2"
+# Generic plans, because planning the large statements takes longer than executing them. A generic plan may be older
+# than the statistics, so it must not contain sequential scans, which would be slow once the tables have grown. Without
+# bitmap scans, it reads the first rows of a page of results in the order of an index, instead of sorting all rows.
+PLAN_SETTINGS: Final = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_memoize": "off",
+}
 SEARCH_SETTINGS: Final = {
     # Iterative scans return batches whose scores may overlap. The query sorts all candidates at the end.
     # Strict order would discard candidates that arrive late, so fewer results would be found.
     "hnsw.iterative_scan": "relaxed_order",
     "hnsw.ef_search": "1000",
     "hnsw.max_scan_tuples": "20000",
-    # A generic plan serves any namespace, so it cannot use the index of one namespace.
-    "plan_cache_mode": "force_custom_plan",
     # Disable parallel workers, because they would also be started for the branch of the query that is not executed.
     "max_parallel_workers_per_gather": "0",
 }
-ANALYZE_SQL: Final = f"ANALYZE {SCHEMA}.pieces, {SCHEMA}.memories, {SCHEMA}.mentions"
+ANALYZE_SQL: Final = "ANALYZE " + ", ".join(
+    f"{SCHEMA}.{table}" for table in ("pieces", "memories", "mentions", "terms", "links")
+)
 # The server quotes the values with format().
 CREATE_INDEX_SQL: Final = """
     SELECT format('CREATE INDEX CONCURRENTLY IF NOT EXISTS %I ON %s USING hnsw '
@@ -158,8 +167,8 @@ class NamespaceIndex:
 
     @staticmethod
     def search_settings(index: HnswIndex | None) -> Mapping[str, str]:
-        """Return the settings of transactions that search with *index*. Empty if *index* is None."""
-        return {} if index is None else SEARCH_SETTINGS
+        """Return the settings of transactions that search with *index*, or without an index."""
+        return PLAN_SETTINGS if index is None else PLAN_SETTINGS | SEARCH_SETTINGS
 
     def maintain_if_due(self, head: PostgresNamespaceHead) -> Future[bool] | None:
         """

@@ -57,7 +57,7 @@ SELECT {column} AS last FROM {table} WHERE namespace = $1 AND {column} >= $2 ORD
 DELETE_BATCH_SQL: Final = "DELETE FROM {table} WHERE namespace = $1 AND {column} >= $2 AND {column} <= $3"
 # Sessions that read the namespace look for the token of the last change that they know.
 # Without it they discard their caches. The number of the last change remains, so that no number is reused.
-TABLES: Final = ("memories", "pieces", *KEYED_TABLES, "touched", "changes", "memory_heads")
+TABLES: Final = ("memories", "pieces", *KEYED_TABLES, "changes", "memory_heads")
 
 
 async def delete_namespace(

@@ -46,7 +46,7 @@ class PrefetchRecorder:
     scored_terms: dict[str, None] = attrs.field(factory=dict, init=False)
     nodes: dict[int, None] = attrs.field(factory=dict, init=False)
     with_links: bool = attrs.field(default=False, init=False)
-    with_neighbours: bool = attrs.field(default=False, init=False)
+    max_neighbour_gap_ms: int | None = attrs.field(default=None, init=False)
     with_successors: bool = attrs.field(default=False, init=False)
     with_sample: bool = attrs.field(default=False, init=False)
     with_topics: bool = attrs.field(default=False, init=False)
@@ -117,9 +117,9 @@ class PrefetchRecorder:
         self.facts(nodes)
         self.complete_link_ends.update(ENDS_BY_DIRECTION[direction])
 
-    def find_temporal_neighbours(self, nodes: Nodes, apart_ms: int) -> None:  # noqa: ARG002 - part of the protocol
+    def find_temporal_neighbours(self, nodes: Nodes, apart_ms: int) -> None:
         self.facts(nodes)
-        self.with_neighbours = True
+        self.max_neighbour_gap_ms = apart_ms
 
     def topics(self, nodes: Nodes) -> None:
         self.facts(nodes)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
 from hashlib import blake2b, sha256
 from typing import Any, Final, Protocol
 
@@ -35,7 +34,7 @@ from mama_structs.memory.types.model import ORIGINS, LinkType, to_milliseconds
 
 EVOLUTION_NUMBER: Final = TYPE_NUMBERS[LinkType.EVOLUTION]
 
-# Tags of result rows that belong to no query. These tags are not positive, because queries are numbered from 1.
+# Tags of results that belong to no query. These tags are not positive, because queries are numbered from 1.
 HEAD_TAG: Final = 0
 ROW_TAG: Final = -1
 ENTRY_TAG: Final = -2
@@ -44,15 +43,33 @@ COUNTS_TAG: Final = -4
 LINK_TAG: Final = -5
 SUCCESSORS_TAG: Final = -6
 NEIGHBOURS_TAG: Final = -7
-TOUCHED_TAG: Final = -8
 FREQUENCY_TAG: Final = -9
 SAMPLE_TAG: Final = -10
 STORED_TEXT_TAG: Final = -11
 LINKS_TAG: Final = -12
+SAMPLED_TAG: Final = -13
+# Number of rows that are sent as one row of arrays, because decoding a row costs more than executing its query.
+# A limit, because the server cannot build a value of more than 1 GB.
+PACKED_ROWS: Final = 256
 # Entries up to this size are fetched with the other columns, longer entries on demand.
 MAX_INLINE_ENTRY_BYTES: Final = 2_000
 # A vector is stored in the column `vector` or `half`, depending on the precision of the namespace.
 VECTOR_SQL: Final = "coalesce(p.vector, p.half::vector)"
+# Number columns of a memory: the node, followed by the columns of `PostgresMemoryRow`.
+MEMORY_ROW_COLUMNS: Final = (
+    "node",
+    "created",
+    "type",
+    "scripts",
+    "asking",
+    "ends",
+    "origin",
+    "trust",
+    "wording",
+    "length",
+)
+LINK_COLUMNS: Final = ("source", "target", "type", "creator", "created")
+VECTOR_BYTES_SQL: Final = f"vector_send({VECTOR_SQL})"
 # If a filter selects at most this many memories, scanning all of them is faster than using the index.
 MAX_EXACT_FILTERED_MEMORIES: Final = 4_096
 # Maximum number of vectors to request from an index. A search that needs more is exact.
@@ -63,10 +80,10 @@ CANDIDATES_PER_MEMORY: Final = 4
 MIN_INDEX_CANDIDATES: Final = 100
 # Maximum number of equal vectors in one index element: HNSW_HEAPTIDS in pgvector's source code.
 MAX_EQUAL_VECTORS: Final = 10
-# The position and the count of a term are sent as one number: position * COUNT_BASE + count.
-COUNT_BASE: Final = 256
-# Maximum number of nodes that a walk along links visits, counting repeated visits.
-MAX_WALK_VISITS: Final = 5_000
+# A walk does not follow further links once it has reached this many nodes: with a limited distance, the maximum number
+# of results of a traversal, and without one, the maximum length of a chain that is fetched in one statement.
+MAX_NEAR_NODES: Final = 1_000
+MAX_CHAIN_NODES: Final = 5_000
 ESCAPE_PATTERN: Final = re.compile(r"\\([0\\])")
 
 
@@ -118,10 +135,22 @@ class VectorArgument:
         return self.array.astype(dtype or np.float32, copy=bool(copy))
 
 
-class Statement:
-    """Builder of one SQL statement with its arguments. ``$1`` is the namespace."""
+def quote_literal(text: str) -> str:
+    """Return a text as an SQL literal, independent of the setting `standard_conforming_strings`."""
+    return "E'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
 
-    def __init__(self, namespace: str) -> None:
+
+class Statement:
+    """
+    Builder of one SQL statement with its arguments. ``$1`` is the namespace.
+
+    *memory_count* is the approximate size of the namespace. A prepared statement keeps its plan, which must not remain
+    that of a small table when the table grows. So the text differs for each fourfold size.
+    """
+
+    def __init__(self, namespace: str, memory_count: int = 0) -> None:
+        self.namespace: str = namespace
+        self._size = f" /* size {memory_count.bit_length() // 2} */"
         self.arguments: list[Any] = [namespace]
         self._tables: list[str] = []
         self._parts: list[str] = []
@@ -137,17 +166,53 @@ class Statement:
         return name
 
     def add_part(self, tag: int, from_clause: str, **columns: str) -> None:
-        """Add tagged rows to the result. *columns* are SQL expressions, and *from_clause* begins with FROM."""
-        kinds = {
-            "node": "bigint",
-            "score": "float8",
-            "numbers": "bigint[]",
-            "texts": "text[]",
-            "vector": "vector",
-            "data": "bytea",
-        }
+        """
+        Add tagged rows to the result, as `ResultRow` describes them.
+
+        *columns* are SQL expressions of arrays, and *from_clause* begins with FROM.
+        """
+        kinds = {"numbers": "bigint[]", "scores": "float8[]", "texts": "text[]", "data": "bytea[]"}
         selected = ", ".join(f"({columns.get(name, 'NULL')})::{kind} AS {name}" for name, kind in kinds.items())
         self._parts.append(f"SELECT {tag}::int AS tag, {selected} {from_clause}")
+
+    def add_packed_part(
+        self,
+        tag: int,
+        from_clause: str,
+        *,
+        numbers: Sequence[str] = (),
+        texts: Sequence[str] = (),
+        score: str | None = None,
+        data: str | None = None,
+        vector: str | None = None,
+    ) -> None:
+        """
+        Add rows to the result as arrays, in which the columns follow one another.
+
+        The arguments are SQL expressions of one row. The bytes of all vectors are one value.
+        """
+        groups = {
+            "numbers": [f"{one}::bigint" for one in numbers],
+            "scores": [] if score is None else [f"{score}::float8"],
+            "texts": texts,
+            "data": [one for one in (data, vector) if one is not None],
+        }
+        columns = {f"{name}_{at}": one for name, some in groups.items() for at, one in enumerate(some)}
+        aggregate = "string_agg({}, ''::bytea)" if vector is not None else "{}"
+        arrays = {
+            name: f"ARRAY[{aggregate.format(f'{name}_0')}]"
+            if name == "data" and vector is not None
+            else " || ".join(f"array_agg({name}_{at})" for at in range(len(some)))
+            for name, some in groups.items()
+            if some
+        }
+        selected = ", ".join(f"{one} AS {name}" for name, one in columns.items())
+        self.add_part(
+            tag,
+            f"FROM (SELECT {selected}, (row_number() OVER () - 1) / {PACKED_ROWS} AS pack {from_clause}) packed "
+            "GROUP BY pack ORDER BY pack",
+            **arrays,
+        )
 
     def add_values_table(self, name: str, rows: Sequence[Sequence[Any]], **kinds: str) -> str:
         """Add a table of the given rows, and return its name. *kinds* are the types of its columns."""
@@ -172,13 +237,13 @@ class Statement:
     @property
     def write_sql(self) -> str:
         """The whole statement, if its common table expressions only write."""
-        return f"WITH {', '.join(self._tables)} SELECT 1 WHERE $1::text IS NOT NULL"
+        return f"WITH {', '.join(self._tables)} SELECT 1 WHERE $1::text IS NOT NULL{self._size}"
 
     @property
     def select_sql(self) -> str:
         """The whole statement, which returns rows."""
         tables = f"WITH RECURSIVE {', '.join(self._tables)} " if self._tables else ""
-        return tables + " UNION ALL ".join(f"({part})" for part in self._parts)
+        return tables + " UNION ALL ".join(f"({part})" for part in self._parts) + self._size
 
 
 def join_by_key(nodes: str, table: str, rule: str = "") -> str:
@@ -232,15 +297,29 @@ def filter_join(statement: Statement, where: EngineFilter | None, node: str) -> 
         return "", ""
     rules = filter_conditions(statement, attrs.evolve(where, valid_at=None))
     joined = f" JOIN memories m ON m.namespace = $1 AND m.node = {node}" if rules else ""
-    if where.valid_at is not None:
-        ended = _expired_condition(statement, where.valid_at)
-        rules += f" AND NOT EXISTS (SELECT FROM memories e WHERE e.namespace = $1 AND e.node = {node} AND {ended})"
-    return joined, rules
+    return joined, rules + _unexpired_rule(statement, where, node)
 
 
-def _expired_condition(statement: Statement, moment: datetime) -> str:
-    """Return the condition for expired memories *e*. A partial index supports it."""
-    return f"e.ends < {NEVER_EXPIRES_MS} AND e.ends <= {statement.add_argument(to_milliseconds(moment), 'bigint')}"
+def filter_subquery(statement: Statement, where: EngineFilter | None, node: str) -> tuple[str, str]:
+    """
+    Return a query of the nodes that pass a filter, or "" if all pass, and the SQL condition that excludes expired ones.
+
+    Unlike a join, the query runs once, even if the planner has no statistics.
+    """
+    if where is None:
+        return "", ""
+    rules = filter_conditions(statement, attrs.evolve(where, valid_at=None))
+    passing = f"SELECT m.node FROM memories m WHERE m.namespace = $1{rules}" if rules else ""
+    return passing, _unexpired_rule(statement, where, node)
+
+
+def _unexpired_rule(statement: Statement, where: EngineFilter, node: str) -> str:
+    if where.valid_at is None:
+        return ""
+    moment = statement.add_argument(to_milliseconds(where.valid_at), "bigint")
+    # A partial index supports the condition.
+    ended = f"e.ends < {NEVER_EXPIRES_MS} AND e.ends <= {moment}"
+    return f" AND NOT EXISTS (SELECT FROM memories e WHERE e.namespace = $1 AND e.node = {node} AND {ended})"
 
 
 class NodeQuery(Protocol):
@@ -375,10 +454,13 @@ class NearestQuery:
         """Return the SELECT of nodes and cosines."""
         vector = statement.add_argument(self.array, "vector")
         limit = statement.add_argument(max(self.limit, 0), "bigint")
-        joined, rules = filter_join(statement, self.where, "p.node")
         embedder = statement.add_argument(self.embedder, "text")
-        pieces = f"pieces p{joined} WHERE p.namespace = $1 AND p.embedder = {embedder}{rules}"
-        every = f"SELECT p.node, max(-({VECTOR_SQL} <#> {vector}))::float8 AS score FROM {pieces}"
+        passing, rules = filter_subquery(statement, self.where, "p.node")
+        rules += f" AND p.node = ANY(ARRAY({passing}))" if passing else ""
+        every = (
+            f"SELECT p.node, max(-({VECTOR_SQL} <#> {vector}))::float8 AS score "
+            f"FROM pieces p WHERE p.namespace = $1 AND p.embedder = {embedder}{rules}"
+        )
         found = f"{every} GROUP BY p.node"
         looked_at = max(
             self.limit * (CANDIDATES_PER_MEMORY if self.index is not None and self.index.has_several_vectors else 1),
@@ -387,19 +469,19 @@ class NearestQuery:
         if self.index is not None and looked_at <= MAX_INDEX_CANDIDATES and self.array.any():
             is_many = "true"
             found = ""
-            if joined and self.where is not None:
-                chosen = filter_conditions(statement, attrs.evolve(self.where, valid_at=None))
-                few = statement.add_table(
-                    f"{name}_few",
-                    f"SELECT m.node FROM memories m WHERE m.namespace = $1{chosen} "
-                    f"LIMIT {MAX_EXACT_FILTERED_MEMORIES + 1}",
-                )
+            if passing:
+                few = statement.add_table(f"{name}_few", f"{passing} LIMIT {MAX_EXACT_FILTERED_MEMORIES + 1}")
                 is_many = f"(SELECT count(*) FROM {few}) > {MAX_EXACT_FILTERED_MEMORIES}"
                 found = f"{every} AND NOT {is_many} AND p.node = ANY(ARRAY(SELECT node FROM {few})) GROUP BY p.node"
                 found += " UNION ALL "
+            # Literals, because a generic plan with arguments cannot use the index, which serves one namespace only.
+            joined, rules = filter_join(statement, self.where, "p.node")
+            names = map(quote_literal, (statement.namespace, self.embedder))
+            indexed = "p.namespace = {} AND p.embedder = {}".format(*names)
             near = statement.add_table(
                 f"{name}_near",
-                f"SELECT p.node, -({VECTOR_SQL} <#> {vector})::float8 AS score FROM {pieces} AND {is_many} "
+                f"SELECT p.node, -({VECTOR_SQL} <#> {vector})::float8 AS score "
+                f"FROM pieces p{joined} WHERE {indexed}{rules} AND {is_many} "
                 f"ORDER BY {self.index.order_by_sql(vector)} LIMIT {looked_at}",
             )
             # Search exactly if the index finds too few memories that pass the filter, or many equal vectors.
@@ -459,11 +541,13 @@ class Words:
             # Materialize, because a planner without statistics would count the terms again for each row.
             materialized=True,
         )
-        joined, rules = filter_join(statement, self.where, "f.node")
+        passing, rules = filter_subquery(statement, self.where, "f.node")
+        # Without IS TRUE, the planner would turn the condition into a join, which may run once for each row.
+        rules += f" AND (f.node IN ({passing})) IS TRUE" if passing else ""
         score = f"sum(w.worth * f.count / (f.count + w.norm * ({extra_length} + f.length)))"
         return (
             f"SELECT f.node, {score} AS score "
-            f"FROM {found} f JOIN {worth} w ON w.term = f.term{joined} WHERE f.count > 0{rules} "
+            f"FROM {found} f JOIN {worth} w ON w.term = f.term WHERE f.count > 0{rules} "
             f"GROUP BY f.node ORDER BY round({score}::numeric, 7) DESC, f.node DESC "
             f"LIMIT {given(max(self.limit, 0), 'bigint')}"
         )
@@ -505,17 +589,15 @@ class FetchSpec:
     entries: bool = False
     pieces: bool = False
     links: bool = False
-    complete_link_ends: Collection[
-        str
-    ] = ()  # "source" fetches the complete links from the nodes, "target" those to the nodes.
+    # "source" fetches the complete links from the nodes, "target" those to the nodes.
+    complete_link_ends: Collection[str] = ()
     successors: bool = False  # Fetch all versions that supersede the nodes, directly or indirectly.
-    walk_distance: int | None = (
-        0  # Number of links to walk from the nodes, None for no limit. Capped by `MAX_WALK_VISITS`.
-    )
+    walk_distance: int | None = 0  # Number of links to walk from the nodes, None for no limit. See `MAX_NEAR_NODES`.
     link_filter: LinkFilter = ("both", None)
     link_ids: Sequence[str] = ()  # Ids of links to fetch completely.
     digests: Sequence[str] = ()  # Hashes of texts to check for existence.
-    neighbours: bool = False  # Fetch the memories created directly before and after each node.
+    # Fetch the memories created directly before and after each node, at most this many milliseconds apart.
+    max_neighbour_gap_ms: int | None = None
     topic_frequencies: bool = False  # Fetch the document frequencies of the words in the nodes' topics.
     counted_terms: Sequence[str] = ()  # Terms to count in these nodes.
 
@@ -528,11 +610,10 @@ def add_fetched_data(statement: Statement, found: Sequence[str], fetch_spec: Fet
     if fetch_spec.walk_distance != 0:
         all_nodes = _add_walk(statement, fetch_spec)
     _add_links(statement, fetch_spec, all_nodes)
-    if fetch_spec.neighbours:
-        statement.add_table("neighbours", NEIGHBOURS_SQL)
-        statement.add_part(
-            NEIGHBOURS_TAG, "FROM neighbours", node="node", numbers="ARRAY[before, after, earlier, later]"
-        )
+    if fetch_spec.max_neighbour_gap_ms is not None:
+        gap = statement.add_argument(fetch_spec.max_neighbour_gap_ms, "bigint")
+        statement.add_table("neighbours", NEIGHBOURS_SQL.format(gap=gap))
+        statement.add_packed_part(NEIGHBOURS_TAG, "FROM neighbours", numbers=("node", gap, "before", "after"))
     if fetch_spec.successors:
         statement.add_table(
             "followed",
@@ -544,147 +625,144 @@ def add_fetched_data(statement: Statement, found: Sequence[str], fetch_spec: Fet
         _add_rows(
             statement,
             "followed" if fetch_spec.successors else all_nodes,
-            depth="f.depth" if fetch_spec.walk_distance else "NULL",
+            is_expanded="f.is_expanded" if all_nodes == "around" else "true",
         )
     if fetch_spec.entries:
         statement.add_part(
             ENTRY_TAG,
             f"FROM {join_by_key(all_nodes, 'memories')}",
-            node="m.node",
-            data="m.entry",
+            numbers="ARRAY[m.node]",
+            data="ARRAY[m.entry]",
         )
     if fetch_spec.pieces:
         own = f" AND embedder = {statement.add_argument(embedder, 'text')}"
-        statement.add_part(
+        statement.add_packed_part(
             CHUNK_TAG,
             f"FROM {join_by_key(all_nodes, 'pieces', own)}",
-            node="p.node",
-            score="p.place",
-            vector=VECTOR_SQL,
+            numbers=("p.node", "p.place"),
+            vector=VECTOR_BYTES_SQL,
         )
     if fetch_spec.counted_terms:
         terms = statement.add_argument(list(fetch_spec.counted_terms), "text[]")
-        statement.add_part(
+        statement.add_packed_part(
             COUNTS_TAG,
-            f"FROM (SELECT m.node, array_agg(a.place * {COUNT_BASE} + t.count) AS counts "
-            f"FROM {join_by_key(all_nodes, 'memories')}, unnest(m.terms, m.counts) AS t(term, count) "
-            f"JOIN unnest({terms}) WITH ORDINALITY AS a(term, place) ON a.term = t.term GROUP BY m.node) c",
-            node="node",
-            numbers="counts",
+            f"FROM terms t WHERE t.namespace = $1 AND t.term = ANY({terms}) "
+            f"AND t.node = ANY(ARRAY(SELECT node FROM {all_nodes}))",
+            numbers=("t.node", f"array_position({terms}, t.term)", "t.count"),
         )
     if fetch_spec.topic_frequencies:
         _add_frequencies_of(statement, f"SELECT unnest(m.topic_terms) FROM {join_by_key(all_nodes, 'memories')}")
     if fetch_spec.digests:
         digests = statement.add_argument(list(fetch_spec.digests), "text[]")
-        statement.add_part(
+        statement.add_packed_part(
             STORED_TEXT_TAG,
             f"FROM texts t WHERE t.namespace = $1 AND t.digest = ANY({digests})",
-            texts="ARRAY[t.digest]",
+            texts=("t.digest",),
         )
 
 
 def _add_walk(statement: Statement, fetch_spec: FetchSpec) -> str:
-    """Add a table of all nodes that a walk along links reaches, with their distance, and return its name."""
+    """
+    Add a table of all nodes that a walk along links reaches, and return its name.
+
+    *is_expanded* is true for the nodes whose links the walk has followed.
+    """
     direction, types = fetch_spec.link_filter
     rule = ""
     if types is not None:
         rule = f" AND type = ANY({statement.add_argument([TYPE_NUMBERS[kind] for kind in types], 'smallint[]')})"
     others = {"source": "target", "target": "source"}
     ways = " UNION ALL ".join(
-        f"SELECT {others[end]} AS node FROM links WHERE namespace = $1 AND {end} = w.node{rule}"
+        f"(SELECT {others[end]} AS node FROM links WHERE namespace = $1 AND {end} = f.node{rule} OFFSET 0)"
         for end in ENDS_BY_DIRECTION[direction]
     )
-    # The recursion is evaluated lazily, so the LIMIT below stops it early if there are many links.
-    # Without a distance limit, all steps have the same depth, so that UNION removes nodes that were visited before.
-    depth = 1 if fetch_spec.walk_distance is None else statement.add_argument(fetch_spec.walk_distance, "int")
+    is_expanded = f"w.total < {MAX_CHAIN_NODES}"
+    if fetch_spec.walk_distance is not None:
+        distance = statement.add_argument(fetch_spec.walk_distance, "int")
+        is_expanded = f"w.total < {MAX_NEAR_NODES} AND w.depth < {distance}"
+    # Each step visits a whole level, so that no node is visited twice.
     statement.add_table(
         "walked",
-        "SELECT node, 0 AS depth FROM found "
-        f"UNION SELECT l.node, w.depth + {0 if fetch_spec.walk_distance is None else 1} "
-        f"FROM walked w, LATERAL ({ways}) l WHERE w.depth < {depth}",
+        "SELECT 0 AS depth, 0 AS total, f.nodes AS level, f.nodes AS visited "
+        "FROM (SELECT array_agg(node) AS nodes FROM found) f WHERE f.nodes IS NOT NULL UNION ALL "
+        "SELECT w.depth + 1, w.total + cardinality(n.level), n.level, w.visited || n.level FROM walked w, LATERAL ("
+        f"SELECT array_agg(node) AS level FROM (SELECT l.node FROM unnest(w.level) f(node), LATERAL ({ways}) l "
+        f"EXCEPT SELECT unnest(w.visited)) e) n WHERE {is_expanded} AND n.level IS NOT NULL",
     )
-    return statement.add_table(
-        "around",
-        f"SELECT node, min(depth) AS depth FROM (SELECT * FROM walked LIMIT {MAX_WALK_VISITS}) w GROUP BY node",
-    )
+    return statement.add_table("around", f"SELECT unnest(w.level) AS node, {is_expanded} AS is_expanded FROM walked w")
 
 
+# Both bounds of the time are needed, because PostgreSQL reads all rows of an index page that pass the condition.
 NEIGHBOURS_SQL: Final = f"""
-    SELECT m.node, coalesce(b.node, -1) AS before, coalesce(a.node, -1) AS after,
-        coalesce(b.created, 0) AS earlier, coalesce(a.created, 0) AS later
+    SELECT m.node, coalesce(b.node, -1) AS before, coalesce(a.node, -1) AS after
     FROM {join_by_key("found", "memories")}
-    LEFT JOIN LATERAL (SELECT o.node, o.created FROM memories o
-                       WHERE o.namespace = $1 AND (o.created, o.node) < (m.created, m.node)
+    LEFT JOIN LATERAL (SELECT o.node FROM memories o WHERE o.namespace = $1
+                       AND o.created >= m.created - {{gap}} AND (o.created, o.node) < (m.created, m.node)
                        ORDER BY o.created DESC, o.node DESC LIMIT 1) b ON true
-    LEFT JOIN LATERAL (SELECT o.node, o.created FROM memories o
-                       WHERE o.namespace = $1 AND (o.created, o.node) > (m.created, m.node)
+    LEFT JOIN LATERAL (SELECT o.node FROM memories o WHERE o.namespace = $1
+                       AND o.created <= m.created + {{gap}} AND (o.created, o.node) > (m.created, m.node)
                        ORDER BY o.created, o.node LIMIT 1) a ON true
 """
 
 
-def _add_rows(statement: Statement, table: str, *, depth: str = "NULL") -> None:
-    statement.add_part(
+def _add_rows(statement: Statement, table: str, *, is_expanded: str) -> None:
+    found = table
+    if table == "around":
+        # Leave out the last nodes if there are many. The plan does not need all of them.
+        found = f"(SELECT * FROM around WHERE is_expanded OR (SELECT count(*) FROM around) <= {MAX_NEAR_NODES})"
+    statement.add_packed_part(
         ROW_TAG,
-        f"FROM {join_by_key(table, 'memories')}",
-        node="m.node",
-        score=depth,
-        numbers="ARRAY[m.created, m.type, m.scripts, m.asking, m.ends, m.origin, m.trust, m.wording, m.length]",
-        texts="ARRAY[m.id, m.topic]",
+        f"FROM {join_by_key(found, 'memories')}",
+        numbers=(f"({is_expanded})::int", *(f"m.{name}" for name in MEMORY_ROW_COLUMNS)),
+        texts=("m.id", "m.topic"),
         data=f"CASE WHEN octet_length(m.entry) <= {MAX_INLINE_ENTRY_BYTES} THEN m.entry END",
     )
 
 
 def _add_links(statement: Statement, fetch_spec: FetchSpec, table: str) -> None:
     """Add the links of the nodes in a table, and the links by id, that *fetch_spec* requests."""
-    # Skip the links of nodes at the maximum distance of a walk, because the walk does not follow them.
-    near = f"SELECT node FROM {table}" + (
-        f" WHERE depth < {fetch_spec.walk_distance:d}" if fetch_spec.walk_distance else ""
-    )
-    rules = [f"l.{end} = ANY(ARRAY({near}))" for end in ENDS_BY_DIRECTION["both"]] if fetch_spec.links else []
+    near = f"SELECT node FROM {table}" + (" WHERE is_expanded" if fetch_spec.walk_distance else "")
+    ends = ENDS_BY_DIRECTION["both"] if fetch_spec.links else ()
+    rules = [(end, near, "") for end in ends]
     if fetch_spec.successors:
-        rules.append(f"l.type = {EVOLUTION_NUMBER} AND l.target = ANY(ARRAY(SELECT node FROM followed))")
+        rules.append(("target", "SELECT node FROM followed", f"l.type = {EVOLUTION_NUMBER} AND "))
     if rules:
         _add_matching_links(statement, rules)
     if fetch_spec.complete_link_ends:
-        _add_matching_links(
-            statement,
-            [f"l.{end} = ANY(ARRAY(SELECT node FROM {table}))" for end in fetch_spec.complete_link_ends],
-            complete=True,
-        )
+        near = f"SELECT node FROM {table}"
+        _add_matching_links(statement, [(end, near, "") for end in fetch_spec.complete_link_ends], complete=True)
     if fetch_spec.link_ids:
         ids = statement.add_argument([*map(escape_text, fetch_spec.link_ids)], "text[]")
-        _add_matching_links(statement, [f"l.id = ANY({ids})"], complete=True)
+        _add_matching_links(statement, [("id", f"SELECT unnest({ids})", "")], complete=True)
 
 
-def _add_matching_links(statement: Statement, conditions: Iterable[str], *, complete: bool = False) -> None:
-    """Add the links that match any of several conditions."""
-    columns = "l.id, l.source, l.target, l.type, l.creator, l.created, l.confidence, l.word" + ", l.entry" * complete
-    # Combine with UNION, because PostgreSQL would not use the indexes for OR or for a join.
-    some = " UNION ".join(f"SELECT {columns} FROM links l WHERE l.namespace = $1 AND {rule}" for rule in conditions)
-    if not complete:
-        # Send all links as one row of concatenated columns. Decoding one row per link would dominate the query time.
-        numbers = ("l.source", "l.target", "l.type::bigint", "l.creator::bigint", "l.created")
-        statement.add_part(
-            LINKS_TAG,
-            f"FROM ({some}) l",
-            numbers=" || ".join(f"array_agg({one})" for one in numbers),
-            texts="array_agg(l.id) || array_agg(l.word)",
-            data="string_agg(float4send(l.confidence), ''::bytea)",
+def _add_matching_links(statement: Statement, rules: Iterable[tuple[str, str, str]], *, complete: bool = False) -> None:
+    """
+    Add the links that match any of several rules.
+
+    Each rule is a column of links, a subquery of its values, and a further condition.
+    """
+    # One query per rule, because PostgreSQL would not use the indexes for OR or for a join.
+    # Excluding the links of earlier rules takes less time than UNION, which sorts all links.
+    queries, earlier = [], ""
+    for column, values, condition in rules:
+        queries.append(
+            f"SELECT l.* FROM links l WHERE l.namespace = $1 AND {condition}l.{column} = ANY(ARRAY({values})){earlier}"
         )
-        return
-    statement.add_part(
-        LINK_TAG,
-        f"FROM ({some}) l",
+        earlier += f" AND l.{column} NOT IN ({values})"
+    statement.add_packed_part(
+        LINK_TAG if complete else LINKS_TAG,
+        f"FROM ({' UNION ALL '.join(queries)}) l",
+        numbers=[f"l.{name}" for name in LINK_COLUMNS],
+        texts=("l.id", "l.word"),
         score="l.confidence",
-        numbers="ARRAY[l.source, l.target, l.type, l.creator, l.created]",
-        texts="ARRAY[l.id, l.word]",
-        data="l.entry",
+        data="l.entry" if complete else None,
     )
 
 
 def add_head(statement: Statement, since: int, index: str) -> None:
     """
-    Add the state of a namespace to a statement, and the nodes touched after the change *since*.
+    Add the state of a namespace to a statement.
 
     The state contains the tokens of the change *since* and of the last change.
 
@@ -699,13 +777,6 @@ def add_head(statement: Statement, since: int, index: str) -> None:
         f"{usable.format(statement.add_argument(index, 'text'))}] || h.types",
         texts=f"ARRAY[h.embedder, {mark.format('n.change')}, {mark.format(statement.add_argument(since, 'bigint'))}]",
     )
-    statement.add_part(
-        TOUCHED_TAG,
-        f"FROM touched t WHERE t.namespace = $1 AND t.change > {statement.add_argument(since, 'bigint')}",
-        node="t.change",
-        score="CASE WHEN t.more THEN 1 ELSE 0 END",
-        numbers="t.nodes",
-    )
 
 
 def add_frequencies(statement: Statement, terms: Iterable[str]) -> None:
@@ -714,12 +785,12 @@ def add_frequencies(statement: Statement, terms: Iterable[str]) -> None:
 
 
 def _add_frequencies_of(statement: Statement, terms: str) -> None:
-    statement.add_part(
+    statement.add_packed_part(
         FREQUENCY_TAG,
         "FROM (SELECT x.term, count(*) AS often FROM terms x WHERE x.namespace = $1 "
         f"AND x.term = ANY(ARRAY({terms})) GROUP BY x.term) x",
-        score="often",
-        texts="ARRAY[term]",
+        numbers=("often",),
+        texts=("term",),
     )
 
 
@@ -734,27 +805,22 @@ def add_sample(statement: Statement, embedder: str, known: Sequence[int]) -> Non
     table = statement.add_table(
         "sampling",
         "SELECT coalesce(n.change, 0) AS change, l.live, h.next_node, s.step, "
-        f"s.step = {steps} AND coalesce(n.change, 0) - {since} = (SELECT count(*) FROM touched t "
-        f"WHERE t.namespace = $1 AND t.change > {since} AND NOT t.more) AS grows "
+        f"s.step = {steps} AND h.last_modifying_change <= {since} AND coalesce(n.change, 0) >= {since} AS grows "
         "FROM memory_heads h LEFT JOIN namespaces n ON n.namespace = h.namespace, "
         "LATERAL (SELECT sum(one)::bigint AS live FROM unnest(h.types) one) l, "
         # Same rule as `sample_slice`: the step is a power of two, so that the sample has 512 to 1,023 memories.
         "LATERAL (SELECT 1::bigint << greatest(length(ltrim(l.live::bit(40)::text, '0')) - 10, 0) AS step) s "
         "WHERE h.namespace = $1",
     )
-    statement.add_part(
-        SAMPLE_TAG,
-        f"FROM {table}",
-        score="CASE WHEN grows THEN 1 ELSE 0 END",
-        numbers="ARRAY[change, live, next_node, step]",
-    )
-    statement.add_part(
-        SAMPLE_TAG,
+    statement.add_part(SAMPLE_TAG, f"FROM {table}", numbers="ARRAY[grows::int, change, live, next_node, step]")
+    statement.add_packed_part(
+        SAMPLED_TAG,
         f"FROM (SELECT m.node, s.step, row_number() OVER (ORDER BY m.node) "
         f"+ CASE WHEN s.grows THEN {given(live, 'bigint')} ELSE 0 END AS place FROM memories m, {table} s "
         f"WHERE m.namespace = $1 AND m.node >= CASE WHEN s.grows THEN {given(next_node, 'bigint')} ELSE 0 END) q "
-        f"JOIN pieces p ON p.namespace = $1 AND p.embedder = {given(embedder, 'text')} AND p.node = q.node "
-        "AND p.place = 0 WHERE q.place % q.step = 0",
-        node="q.node",
-        vector=VECTOR_SQL,
+        # Look vectors up by key. Otherwise, without statistics, the planner would read all vectors for each one.
+        f", LATERAL (SELECT * FROM pieces WHERE namespace = $1 AND embedder = {given(embedder, 'text')} "
+        "AND node = q.node AND place = 0 OFFSET 0) p WHERE q.place % q.step = 0",
+        numbers=("q.node",),
+        vector=VECTOR_BYTES_SQL,
     )

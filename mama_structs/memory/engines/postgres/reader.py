@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -18,7 +17,8 @@ from numpy.typing import NDArray
 from mama_structs.errors import StoreDamaged
 from mama_structs.memory.engines.postgres import queries as questions
 from mama_structs.memory.engines.postgres.client_state import CachedSample, ClientState
-from mama_structs.memory.engines.postgres.namespace_rows import LinkRow, PostgresMemoryRow, PostgresNamespaceHead
+from mama_structs.memory.engines.postgres.link_cache import LinkCache, LinkColumns
+from mama_structs.memory.engines.postgres.namespace_rows import PostgresMemoryRow, PostgresNamespaceHead
 from mama_structs.memory.engines.postgres.prefetch import PrefetchRecorder, is_successor_query, to_node_list
 from mama_structs.memory.engines.postgres.queries import (
     ENDS_BY_DIRECTION,
@@ -36,6 +36,12 @@ from mama_structs.memory.engines.postgres.queries import (
     Words,
     embedder_key,
     index_name,
+)
+from mama_structs.memory.engines.postgres.result_rows import (
+    decode_memory_rows,
+    decode_vectors,
+    split_columns,
+    split_memory_numbers,
 )
 from mama_structs.memory.save.link_candidates import extract_topic_terms
 from mama_structs.memory.types.codec import (
@@ -64,6 +70,7 @@ from mama_structs.memory.types.engine import (
     Vectors,
     embedder_mismatch,
     sample_slice,
+    select_names,
     to_nfc,
 )
 from mama_structs.memory.types.model import Link, LinkType, Memory, text_digest
@@ -99,7 +106,6 @@ class PostgresReader(Reader):
         self._cached_change: tuple[int, str | None] = 0, None
         # The change tokens in the server's answer: of the last change, and of the cached one.
         self._change_tokens: tuple[str | None, str | None] = None, None
-        self._is_up_to_date = True
         # Results of queries, without the memories that are not sent to the server yet.
         self._answers: dict[NodeQuery, list[tuple[Any, float]]] = {}
         self._rows: dict[int, PostgresMemoryRow] = {}
@@ -110,8 +116,7 @@ class PostgresReader(Reader):
         # By term: its count in each queried node.
         self._counts: dict[str, dict[int, int]] = {}
         self._frequencies: dict[str, int] = {}
-        self._links: dict[str, LinkRow] = {}
-        self._ends: dict[str, defaultdict[int, set[str]]] = {end: defaultdict(set) for end in ENDS_BY_DIRECTION["both"]}
+        self._links = LinkCache()
         # Complete links by id. A link is decoded from JSON at its first use. None if the link does not exist.
         self._complete_links: dict[str, Link | bytes | None] = {}
         # Cached data: nodes with all their links, with their complete links (by end), and with all their successors.
@@ -120,16 +125,14 @@ class PostgresReader(Reader):
         self._nodes_with_complete_links: dict[str, set[int]] = {"source": set(), "target": set()}
         self._walk_distances: dict[tuple[LinkFilter, int], float] = {}
         self._nodes_with_successors: set[int] = set()
-        # By node: the previous and the next node in creation order, and their creation times.
-        self._neighbours: dict[int, tuple[int, int, int, int]] = {}
+        # By node and maximum gap in milliseconds: the previous and the next node in creation order, -1 for none.
+        self._neighbours: dict[tuple[int, int], tuple[int, int]] = {}
         self._topic_numbers: dict[str, int] = {}
         self._stored_digests: dict[str, bool] = {}
         self._sample: CachedSample | None = None
         # Memories that are written but not sent to the server yet, and the counts of their terms.
         self._unsent: dict[int, Memory] = {}
         self._unsent_terms: dict[int, dict[str, int]] = {}
-        # Ids of deleted links that may still exist on the server.
-        self._deleted_links: set[str] = set()
         # True while the plan has only added memories.
         self._only_new_memories = True
 
@@ -168,7 +171,7 @@ class PostgresReader(Reader):
             successors=recorder.with_successors and not far,
             walk_distance=around,
             link_filter=recorder.link_filter,
-            neighbours=recorder.with_neighbours,
+            max_neighbour_gap_ms=recorder.max_neighbour_gap_ms,
             counted_terms=[*recorder.scored_terms],
             digests=[one for one in recorder.digests if one not in self._stored_digests],
         )
@@ -185,7 +188,10 @@ class PostgresReader(Reader):
     def get(self, nodes: Sequence[int] | Nodes) -> list[Memory]:
         wanted = to_node_list(nodes)
         missing = [node for node in wanted if node not in self._memories and node not in self._entries]
-        self._fetch_nodes(missing, FetchSpec(nodes=missing, entries=True))
+        # The rows contain short entries.
+        self._fetch_nodes([node for node in missing if node not in self._rows], FetchSpec(rows=True))
+        missing = [node for node in missing if node not in self._entries]
+        self._fetch_nodes(missing, FetchSpec(entries=True))
         return [self._decode_memory(node) for node in wanted]
 
     def ids(self, nodes: Sequence[int] | Nodes) -> list[str]:
@@ -206,7 +212,7 @@ class PostgresReader(Reader):
     def pieces(self, nodes: Sequence[int] | Nodes) -> tuple[Vectors, NDArray[np.int64]]:
         wanted = to_node_list(nodes)
         missing = [node for node in dict.fromkeys(wanted) if node not in self._pieces]
-        self._fetch_nodes(missing, FetchSpec(nodes=missing, pieces=True))
+        self._fetch_nodes(missing, FetchSpec(pieces=True))
         none = np.zeros((0, self._embedder.dimensions), np.float32)
         found = [self._pieces.get(node, none) for node in wanted]
         return np.concatenate([none, *found]), np.array([len(one) for one in found], np.int64)
@@ -345,26 +351,18 @@ class PostgresReader(Reader):
         if direction != "both":
             known += [self._nodes_with_complete_links[end] for end in ENDS_BY_DIRECTION[direction]]
         missing = [node for node in dict.fromkeys(listed) if not any(node in some for some in known)]
-        self._fetch_nodes(missing, FetchSpec(nodes=missing, links=True))
-        found = [self._links[link_id] for link_id in self._find_link_ids(listed, ENDS_BY_DIRECTION[direction])]
-        if kinds is not None:
-            found = [link for link in found if link.type in kinds]
-        if words is not None:
-            found = [link for link in found if link.word in words]
-        return LinkTable(
-            np.array([link.source for link in found], np.int64),
-            np.array([link.target for link in found], np.int64),
-            np.array([link.type for link in found], np.int8),
-            np.array([link.creator for link in found], np.int8),
-            np.array([link.confidence for link in found], np.float32),
-            np.array([link.created for link in found], np.int64),
-        )
+        self._fetch_nodes(missing, FetchSpec(links=True))
+        table = self._links.select(listed, ENDS_BY_DIRECTION[direction], words)
+        if kinds is None:
+            return table
+        chosen = np.isin(table.types, [*kinds])
+        return LinkTable(*(column[chosen] for column in table.columns))
 
     def links_of_many(self, nodes: Sequence[int] | Nodes, direction: Direction = "both") -> list[list[Link]]:
         listed, ends = to_node_list(nodes), ENDS_BY_DIRECTION[direction]
         missing = [node for node in listed if any(node not in self._nodes_with_complete_links[end] for end in ends)]
-        self._fetch_nodes(missing, FetchSpec(nodes=missing, complete_link_ends=ends))
-        found = [filter(None, map(self._get_complete_link, self._find_link_ids([node], ends))) for node in listed]
+        self._fetch_nodes(missing, FetchSpec(complete_link_ends=ends))
+        found = [filter(None, map(self._get_complete_link, self._links.find_ids([node], ends))) for node in listed]
         return [sorted(own, key=lambda link: (link.created_at, link.id)) for own in found]
 
     def find_links(self, link_ids: Sequence[str]) -> list[Link | None]:
@@ -372,10 +370,6 @@ class PostgresReader(Reader):
         if unknown:
             self._fetch([], FetchSpec(link_ids=unknown))
         return [self._get_complete_link(link_id) for link_id in link_ids]
-
-    def _find_link_ids(self, nodes: Iterable[int], ends: Iterable[str]) -> set[str]:
-        """Return the ids of cached links that start or end, depending on *ends*, at any of the nodes."""
-        return {link_id for end in ends for node in nodes for link_id in self._ends[end].get(node, ())}
 
     def window(
         self,
@@ -398,20 +392,14 @@ class PostgresReader(Reader):
         if self._unsent:
             self._send_pending()
         listed = to_node_list(nodes)
-        missing = [node for node in listed if node not in self._neighbours]
-        self._fetch_nodes(missing, FetchSpec(nodes=missing, neighbours=True, rows=True))
-        found = np.array([self._neighbours[node] for node in listed], np.int64).reshape(-1, 4)
-        created = np.array([row.created for row in self._get_rows(listed)], np.int64)[:, np.newaxis]
-        beside = np.where(np.abs(found[:, 2:] - created) <= apart_ms, found[:, :2], -1)
-        return beside[:, 0], beside[:, 1]
+        missing = [node for node in listed if (node, apart_ms) not in self._neighbours]
+        self._fetch_nodes(missing, FetchSpec(max_neighbour_gap_ms=apart_ms))
+        found = np.array([self._neighbours[node, apart_ms] for node in listed], np.int64).reshape(-1, 2)
+        return found[:, 0], found[:, 1]
 
     def relationships(self) -> dict[str, int]:
         sql = "SELECT word, count(*) AS often FROM links WHERE namespace = $1 GROUP BY word"
         return {questions.unescape_text(row["word"]): row["often"] for row in self.fetch_rows(sql)}
-
-    def changed_nodes_since(self, change: int) -> frozenset[int] | None:
-        self.head  # noqa: B018 - fetches the touched nodes
-        return self._client_state.changed_nodes_since(change) if self._is_up_to_date else None
 
     def scan(self, *, after: int = -1, limit: int | None = None) -> list[ScannedMemory]:
         nodes = [
@@ -444,14 +432,22 @@ class PostgresReader(Reader):
         names = _decode_notes(self.fetch_rows(sql, questions.escape_text(prefix)))
         return {name: names[name] for name in sorted(names)}
 
-    def note_names(self, prefix: str = "") -> list[str]:
+    def note_names(
+        self, prefix: str = "", *, after: str | None = None, limit: int | None = None, last_first: bool = False
+    ) -> list[str]:
         # Search by a range of names, because the primary key does not support prefix conditions.
         sql, first = "SELECT name FROM notes WHERE namespace = $1 AND name >= $2", questions.escape_text(prefix)
         bounds = [first]
         if first and first.isascii():
             sql, bounds = f"{sql} AND name < $3", [first, f"{first[:-1]}{chr(ord(first[-1]) + 1)}"]
+        if limit is not None:
+            order, sign = ("DESC", "<") if last_first else ("ASC", ">")
+            if after is not None:
+                bounds.append(questions.escape_text(after))
+                sql += f" AND name {sign} ${len(bounds) + 1}"
+            sql += f" ORDER BY name {order} LIMIT {limit}"
         names = (questions.unescape_text(row["name"]) for row in self.fetch_rows(sql, *bounds))
-        return sorted(name for name in names if name.startswith(prefix))
+        return select_names((name for name in names if name.startswith(prefix)), after, limit, last_first)
 
     def notes_by_name(self, names: Sequence[str]) -> dict[str, str]:
         if not names:
@@ -524,7 +520,7 @@ class PostgresReader(Reader):
         sample: bool = False,
     ) -> None:
         """Run queries, and fetch the data of the found nodes that *fetch_spec* requests, in one statement."""
-        statement, is_first = Statement(self._namespace), self._head is None
+        statement, is_first = Statement(self._namespace, self._client_state.memory_count), self._head is None
         if is_first:
             self._cached_change = self._client_state.last_change
             questions.add_head(statement, self._cached_change[0], self._index_name)
@@ -557,7 +553,7 @@ class PostgresReader(Reader):
         found = []
         for tag, one in enumerate(new, 1):
             table = statement.add_table(f"q{tag}", one.select_sql(statement, f"q{tag}"))
-            statement.add_part(tag, f"FROM {table}", node="node", score="score")
+            statement.add_packed_part(tag, f"FROM {table}", numbers=("node",), score="score")
             if not isinstance(one, CountQuery):
                 found.append(table)
         if wanted is not None:
@@ -568,7 +564,7 @@ class PostgresReader(Reader):
         answers: list[list[tuple[Any, float]]] = [[] for _ in new]
         for row in rows:
             if row["tag"] > 0:
-                answers[row["tag"] - 1].append((row["node"], row["score"]))
+                answers[row["tag"] - 1] += zip(row["numbers"], row["scores"], strict=True)
         self._answers |= dict(zip(new, answers, strict=True))
         for one in new:
             if isinstance(one, ByIdQuery):
@@ -581,9 +577,12 @@ class PostgresReader(Reader):
         if wanted.walk_distance != 0:
             far = _max_distance(wanted.walk_distance)
             self._walk_distances |= {(wanted.link_filter, node): far for node in nodes}
-            reached = [(row["node"], row["score"]) for row in rows if row["tag"] == questions.ROW_TAG]
-            nodes = nodes.union(node for node, _ in reached)
-            linked = linked.union(node for node, depth in reached if depth is None or depth < far)
+            nodes, linked = {*nodes}, {*linked}
+            for row in rows:
+                if row["tag"] == questions.ROW_TAG:
+                    are_expanded, reached, *_ = split_memory_numbers(row)
+                    nodes.update(reached)
+                    linked.update(node for node, is_expanded in zip(reached, are_expanded, strict=True) if is_expanded)
         if wanted.links:
             self._nodes_with_links |= linked
         if len(wanted.complete_link_ends) == len(self._nodes_with_complete_links):
@@ -591,7 +590,7 @@ class PostgresReader(Reader):
         for end in wanted.complete_link_ends:
             self._nodes_with_complete_links[end] |= nodes
         self._complete_links |= {link_id: None for link_id in wanted.link_ids if link_id not in self._complete_links}
-        kept = {row["texts"][0] for row in rows if row["tag"] == questions.STORED_TEXT_TAG}
+        kept = {digest for row in rows if row["tag"] == questions.STORED_TEXT_TAG for digest in row["texts"]}
         self._stored_digests |= {digest: digest in kept for digest in wanted.digests}
         self._cache_counts(rows, wanted.counted_terms, nodes)
         if wanted.topic_frequencies:
@@ -607,91 +606,73 @@ class PostgresReader(Reader):
     def _cache_rows(self, rows: Sequence[Any], *, is_first: bool) -> None:
         if is_first:
             self._head = PostgresNamespaceHead(half_precision=self._client_state.half_precision)
-        takers: dict[int, Callable[[Any], None]] = {
+        takers: dict[int, Callable[[Any], object]] = {
             questions.HEAD_TAG: self._cache_head,
-            questions.ROW_TAG: self._cache_row,
-            questions.ENTRY_TAG: lambda row: self._entries.update({row["node"]: row["data"]}),
-            questions.LINK_TAG: self._cache_complete_link,
-            questions.LINKS_TAG: self._cache_links,
+            questions.ROW_TAG: self._cache_memory_rows,
+            questions.ENTRY_TAG: lambda row: self._entries.update({row["numbers"][0]: row["data"][0]}),
             questions.SUCCESSORS_TAG: lambda row: self._nodes_with_successors.update(row["numbers"]),
-            questions.NEIGHBOURS_TAG: lambda row: self._neighbours.update({row["node"]: tuple(row["numbers"])}),
-            questions.FREQUENCY_TAG: lambda row: self._frequencies.update({row["texts"][0]: int(row["score"])}),
+            questions.NEIGHBOURS_TAG: self._cache_neighbours,
+            questions.FREQUENCY_TAG: lambda row: self._frequencies.update(
+                zip(row["texts"], row["numbers"], strict=True)
+            ),
         }
         for row in rows:
             take = takers.get(row["tag"])
             if take is not None:
                 take(row)
         self._cache_chunks(row for row in rows if row["tag"] == questions.CHUNK_TAG)
+        self._cache_links(rows)
         if is_first:
             self._check_embedder()
-            touched = [(row["node"], row["numbers"]) for row in rows if row["tag"] == questions.TOUCHED_TAG]
-            mark, before = self._change_tokens
-            is_other = self._cached_change[1] not in (None, before)
-            self._is_up_to_date = self._client_state.record_changes(
-                self.head.change, touched, mark, is_history_replaced=is_other
+            last_seen, token_then = self._cached_change
+            token, token_now = self._change_tokens
+            self._client_state.record_change(
+                self.head.change, token, last_seen=last_seen, is_history_replaced=token_then not in (None, token_now)
             )
 
     def _cache_head(self, row: Any) -> None:
         self._head = PostgresNamespaceHead.from_row(
             row, PostgresNamespaceHead(half_precision=self._client_state.half_precision)
         )
+        self._client_state.memory_count = self._head.memory_count
         self._change_tokens = row["texts"][1], row["texts"][2]
 
-    def _cache_complete_link(self, row: Any) -> None:
-        link_id, word = map(questions.unescape_text, row["texts"])
-        source, target, kind, creator, created = row["numbers"]
-        self._add_link_if_unknown(link_id, LinkRow(source, target, kind, creator, created, row["score"], word))
-        if link_id not in self._deleted_links:
-            self._complete_links.setdefault(link_id, row["data"])
+    def _cache_links(self, rows: Iterable[Any]) -> None:
+        found = [row for row in rows if row["tag"] in {questions.LINK_TAG, questions.LINKS_TAG}]
+        if not found:
+            return
+        links = LinkColumns.decode(found)
+        self._links.add_columns(links)
+        entries = (entry for row in found for entry in row["data"] or [None] * len(row["scores"]))
+        for link_id, entry in zip(links.ids, entries, strict=True):
+            if entry is not None and not self._links.is_deleted(questions.unescape_text(link_id)):
+                self._complete_links.setdefault(questions.unescape_text(link_id), entry)
 
-    def _cache_links(self, row: Any) -> None:
-        if row["texts"] is not None:
-            texts = [*map(questions.unescape_text, row["texts"])]
-            count = len(texts) // 2
-            columns = [row["numbers"][at : at + count] for at in range(0, len(row["numbers"]), count)]
-            confidences = np.frombuffer(row["data"], ">f4").tolist()
-            links = map(LinkRow, *columns, confidences, texts[count:])
-            for link_id, link in zip(texts[:count], links, strict=True):
-                self._add_link_if_unknown(link_id, link)
-
-    def _add_link_if_unknown(self, link_id: str, link: LinkRow) -> None:
-        # Ignore links that this plan has written or deleted, because the server's answer is older.
-        if link_id not in self._links and link_id not in self._deleted_links:
-            self._add_link(link_id, link)
+    def _cache_neighbours(self, row: Any) -> None:
+        nodes, gaps, before, after = split_columns(row["numbers"], 4)
+        self._neighbours |= zip(zip(nodes, gaps, strict=True), zip(before, after, strict=True), strict=True)
 
     def _check_embedder(self) -> None:
         stored = self.head.embedder
         if stored is not None and stored != self._embedder:
             raise embedder_mismatch(self._namespace, stored, self._embedder)
 
-    def _cache_row(self, row: Any) -> None:
-        memory_id, topic = row["texts"]
-        made = PostgresMemoryRow(
-            questions.unescape_text(memory_id),
-            None if topic is None else questions.unescape_text(topic),
-            *row["numbers"],
-        )
-        self._rows[row["node"]] = made
-        self._node_of[made.memory_id] = row["node"]
-        if row["data"] is not None:
-            self._entries[row["node"]] = row["data"]
+    def _cache_memory_rows(self, row: Any) -> None:
+        nodes, memory_rows = decode_memory_rows(row)
+        self._rows |= zip(nodes, memory_rows, strict=True)
+        self._node_of |= {one.memory_id: node for one, node in zip(memory_rows, nodes, strict=True)}
+        self._entries |= {node: entry for node, entry in zip(nodes, row["data"], strict=True) if entry is not None}
 
     def _cache_chunks(self, rows: Iterable[Any]) -> None:
-        found: dict[int, list[tuple[float, Vectors]]] = {}
-        for row in rows:
-            found.setdefault(row["node"], []).append((row["score"], row["vector"]))
-        for node, pieces in found.items():
-            pieces.sort(key=lambda one: one[0])
-            self._pieces[node] = np.stack([vector for _, vector in pieces])
+        (nodes, places), vectors = decode_vectors(rows, 2, self._embedder.dimensions)
+        order = np.lexsort((places, nodes))
+        found, first = np.unique(nodes[order], return_index=True)
+        self._pieces |= zip(found.tolist(), np.split(vectors[order], first[1:]), strict=False)
 
     def _fetch_counts(self, terms: Collection[str], nodes: Sequence[int]) -> None:
         """Fetch the counts of terms in nodes, except cached ones."""
-        missing = {
-            node
-            for term in terms
-            for node in nodes
-            if node not in self._counts.setdefault(term, {}) and node not in self._unsent
-        }
+        stored = {node for node in nodes if node not in self._unsent}
+        missing = {node for term in terms for node in stored.difference(self._counts.setdefault(term, {}))}
         self._fetch_nodes(sorted(missing), FetchSpec(counted_terms=sorted(terms)))
 
     def _cache_counts(self, rows: Iterable[Any], terms: Sequence[str], nodes: Iterable[int]) -> None:
@@ -699,14 +680,13 @@ class PostgresReader(Reader):
             self._counts.setdefault(term, {}).update(dict.fromkeys(nodes, 0))
         for row in rows:
             if row["tag"] == questions.COUNTS_TAG:
-                for number in row["numbers"]:
-                    place, count = divmod(number, questions.COUNT_BASE)
-                    self._counts[terms[place - 1]][row["node"]] = count
+                for node, place, count in zip(*split_columns(row["numbers"], 3), strict=True):
+                    self._counts[terms[place - 1]][node] = count
 
     def _get_rows(self, nodes: Sequence[int] | Nodes) -> list[PostgresMemoryRow]:
         wanted = to_node_list(nodes)
         missing = [node for node in wanted if node not in self._rows]
-        self._fetch_nodes(missing, FetchSpec(nodes=missing, rows=True))
+        self._fetch_nodes(missing, FetchSpec(rows=True))
         return [self._rows[node] for node in wanted]
 
     def _decode_memory(self, node: int) -> Memory:
@@ -808,34 +788,22 @@ class PostgresReader(Reader):
         length = sum(self._rows[node].length for node in self._unsent)
         return Words(tuple(terms.items()), limit, where, more, len(self._unsent), length)
 
-    def _add_link(self, link_id: str, link: LinkRow) -> None:
-        self._links[link_id] = link
-        self._ends["source"][link.source].add(link_id)
-        self._ends["target"][link.target].add(link_id)
-
-    def _remove_link(self, link_id: str) -> None:
+    def _remove_link(self, link_id: str, *, is_deleted: bool = False) -> None:
         self._complete_links[link_id] = None
-        link = self._links.pop(link_id, None)
-        if link is not None:
-            self._ends["source"][link.source].discard(link_id)
-            self._ends["target"][link.target].discard(link_id)
+        self._links.remove(link_id, is_deleted=is_deleted)
 
-    def _build_sample(self, rows: Iterable[Any], cached: CachedSample | None) -> CachedSample:
+    def _build_sample(self, rows: Sequence[Any], cached: CachedSample | None) -> CachedSample:
         """
         Build the sample from an answer of the server.
 
         If memories were only added, the sample extends the cached one.
         """
-        none = np.zeros((0, self._embedder.dimensions), np.float32)
-        grows, numbers, found = False, (0, 0, 0, 1), []
-        for row in rows:
-            if row["tag"] == questions.SAMPLE_TAG and row["node"] is None:
-                grows, numbers = row["score"] > 0, row["numbers"]
-            elif row["tag"] == questions.SAMPLE_TAG:
-                found.append((row["node"], row["vector"]))
-        found.sort(key=lambda one: one[0])
-        before = cached.vectors if grows and cached is not None else none
-        vectors = np.concatenate([before, *(vector[np.newaxis] for _, vector in found)]) if found else before
+        grows, *numbers = next((row["numbers"] for row in rows if row["tag"] == questions.SAMPLE_TAG), (0, 0, 0, 0, 1))
+        sampled = (row for row in rows if row["tag"] == questions.SAMPLED_TAG)
+        (nodes,), vectors = decode_vectors(sampled, 1, self._embedder.dimensions)
+        vectors = vectors[nodes.argsort()]
+        if grows and cached is not None:
+            vectors = np.concatenate([cached.vectors, vectors]) if len(vectors) else cached.vectors
         vectors.flags.writeable = False
         change, live, next_node, step = numbers
         return CachedSample(change, live, next_node, step, vectors)

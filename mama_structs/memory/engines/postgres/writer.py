@@ -44,8 +44,6 @@ from mama_structs.storage.postgres.pool import Connection
 
 # After this time `should_yield` is true, because other writers wait for the lock of the namespace.
 MAX_TRANSACTION_SECONDS: Final = 0.1
-# Number of recent changes for which the server stores the touched nodes.
-MAX_STORED_CHANGES: Final = 4096
 LIST_SEPARATOR: Final = "\x1f"
 MEMORY_TYPE_COUNT: Final = len(MemoryType)
 _encode_json: Final = msgspec.json.Encoder().encode
@@ -98,7 +96,6 @@ class PostgresWriter(PostgresReader, Writer):
         self._started = time.monotonic()
         self._pending_rows = _PendingRows()
         self._pending_deletions = _PendingDeletions()
-        self._touched: set[int] = set()
         self._is_changed = False
         self._has_sent = False
         # True if buffered changes would alter the result of a query. The changes are then sent before the next query.
@@ -145,7 +142,7 @@ class PostgresWriter(PostgresReader, Writer):
                 self._update_head_counts(None, 0, pieces=len(vectors) - had)
             self._pending_deletions.pieces.add((self._embedder_key, node))
             self._pending_rows.pieces[self._embedder_key, node] = self._pieces[node] = self._round_to_stored(vectors)
-        self._record_touched(node)
+        self._is_changed = True
         for link in links:
             self._put_link(link)
         return node
@@ -169,7 +166,7 @@ class PostgresWriter(PostgresReader, Writer):
             )
             self._pending_rows.mentions |= {(mention, node) for mention in filter_names(memory)}
             known[memory.id] = node
-            self._record_touched(node)
+            self._is_changed = True
             for link in one.links:
                 self._put_link(link, is_new=True)
             nodes.append(node)
@@ -194,11 +191,11 @@ class PostgresWriter(PostgresReader, Writer):
         self._send_pending()
         self._only_new_memories = False
         ((gone,),) = self._connection.fetch(DELETE_MEMORY_SQL, self._namespace, node, self._embedder_key)
-        for link_id in self._ends["source"].get(node, set()) | self._ends["target"].get(node, set()):
+        for link_id in self._links.find_ids([node], ("source", "target")):
             self._remove_link(link_id)
         self._update_head_counts(row, -1, pieces=-gone)
         self._link_count_change -= len(table)
-        self._record_touched(node, *table.sources.tolist(), *table.targets.tolist())
+        self._is_changed = True
         for known in (self._rows, self._entries, self._memories, self._pieces):
             known.pop(node, None)
         self._node_of[memory_id] = None
@@ -209,7 +206,7 @@ class PostgresWriter(PostgresReader, Writer):
         found = [link for link in self.find_links(list(dict.fromkeys(link_ids))) if link is not None]
         self._only_new_memories &= not found
         for link in found:
-            self._record_touched(self._links[link.id].source, self._links[link.id].target)
+            self._is_changed = True
             self._delete_link(link.id)
         self._link_count_change -= len(found)
         return len(found)
@@ -252,7 +249,7 @@ class PostgresWriter(PostgresReader, Writer):
     def mark_analysis_current(self) -> None:
         """Record that the current version of the text analysis produced all terms."""
         self._head = attrs.evolve(self.head, analysis=ANALYSIS_VERSION)
-        self._record_touched(*self._rows)
+        self._is_changed = True
 
     def adopt(self, embedder: EmbedderRecord) -> None:
         """Make an embedder the current one, and delete the vectors of all other embedders."""
@@ -265,7 +262,7 @@ class PostgresWriter(PostgresReader, Writer):
             self._namespace,
             encode_embedder(embedder),
         )
-        self._record_touched()
+        self._is_changed = True
         self._connection.note_change()
 
     def finish(self) -> None:
@@ -289,10 +286,6 @@ class PostgresWriter(PostgresReader, Writer):
             raise KeyError(memory_id)
         return node
 
-    def _record_touched(self, *nodes: int) -> None:
-        self._touched.update(nodes)
-        self._is_changed = True
-
     def _update_head_counts(self, row: PostgresMemoryRow | None, sign: int, *, pieces: int = 0) -> None:
         head = self.head
         types = [count + sign * (row is not None and place == row.type) for place, count in enumerate(head.types)]
@@ -312,7 +305,7 @@ class PostgresWriter(PostgresReader, Writer):
         self._unsent[node], self._unsent_terms[node] = memory, dict(terms)
         for known in (self._nodes_with_links, *self._nodes_with_complete_links.values()):
             known.add(node)
-        self._answers.clear()
+        # The answers of queries remain valid, because each reading method adds the memories that are not sent yet.
         self._neighbours.clear()
 
     def _replace_memory(self, node: int, before: Memory, memory: Memory) -> None:
@@ -361,10 +354,10 @@ class PostgresWriter(PostgresReader, Writer):
             and source not in self._nodes_with_complete_links["source"]
         ):
             self.find_links([link.id])
-        before = self._links.get(link.id)
+        before = None if is_new else self._links.get(link.id)
         if before is not None:
             self._only_new_memories = False
-            self._record_touched(before.source, before.target)
+            self._is_changed = True
             self._remove_link(link.id)
         row = LinkRow(
             source,
@@ -375,18 +368,16 @@ class PostgresWriter(PostgresReader, Writer):
             float(np.float32(link.confidence)),
             link.metadata.original_relationship,
         )
-        self._add_link(link.id, row)
+        self._links.put(link.id, row)
         self._complete_links[link.id] = link
         if link.id in self._pending_deletions.links:
             self._pending_deletions.links.discard(link.id)
             self._link_count_change += 1
-        self._deleted_links.discard(link.id)
         self._pending_rows.links[link.id] = (link, row)
-        self._record_touched(source, target)
+        self._is_changed = True
 
     def _delete_link(self, link_id: str) -> None:
-        self._remove_link(link_id)
-        self._deleted_links.add(link_id)
+        self._remove_link(link_id, is_deleted=True)
         self._pending_rows.links.pop(link_id, None)
         self._pending_deletions.links.add(link_id)
 
@@ -433,7 +424,7 @@ class PostgresWriter(PostgresReader, Writer):
 
     def _send_pending(self, *, is_last: bool = False) -> None:
         if self._pending_deletions or self._pending_rows or (is_last and self._is_changed):
-            self._send_all(is_last=is_last)
+            self._send_all()
         if self._released_digests:
             self._connection.execute(DELETE_TEXTS_SQL, self._namespace, [*self._released_digests])
             self._released_digests.clear()
@@ -475,8 +466,8 @@ class PostgresWriter(PostgresReader, Writer):
                 f"(SELECT node, unnest({LIST_COLUMNS_SQL['terms']}) FROM new_memories)))",
             )
 
-    def _send_all(self, *, is_last: bool) -> None:
-        statement, out = Statement(self._namespace), self._pending_rows
+    def _send_all(self) -> None:
+        statement, out = Statement(self._namespace, self.head.memory_count), self._pending_rows
         if out.memories:
             self._add_memory_rows(statement)
         pieces = [
@@ -499,8 +490,6 @@ class PostgresWriter(PostgresReader, Writer):
             self._update_head_counts(self._rows[node], 1, pieces=own)
         if self._is_changed:
             self._add_head_row(statement, with_links=bool(out.links))
-        if is_last and self._is_changed:
-            self._add_touched_row(statement)
         self._connection.execute(statement.write_sql, *statement.arguments)
         self._has_sent = True
         self._pending_rows, self._pending_deletions = _PendingRows(), _PendingDeletions()
@@ -590,33 +579,21 @@ class PostgresWriter(PostgresReader, Writer):
             "pieces": (head.chunk_count, "bigint"),
             "analysis": (head.analysis, "integer"),
             "half": (head.half_precision, "boolean"),
+            "last_modifying_change": (0 if self._only_new_memories else head.change + 1, "bigint"),
         }
         given = {name: statement.add_argument(*value) for name, value in values.items()}
         if with_links:
             # Replacing a link does not change the number of links.
             known = "SELECT FROM links l WHERE l.namespace = $1 AND l.id = n.id"
             given["links"] += f" + (SELECT count(*) FROM new_links n WHERE NOT EXISTS ({known}))"
-        changed = ", ".join(f"{name} = excluded.{name}" for name in given if name not in {"links", "half"})
+        replaced = given.keys() - {"links", "half", "last_modifying_change"}
+        changed = ", ".join(f"{name} = excluded.{name}" for name in given if name in replaced)
         self._link_count_change = 0
         statement.add_table(
             "put_head",
             f"INSERT INTO memory_heads (namespace, {', '.join(given)}) VALUES ($1, {', '.join(given.values())}) "
-            f"ON CONFLICT (namespace) DO UPDATE SET {changed}, links = memory_heads.links + excluded.links",
-        )
-
-    def _add_touched_row(self, statement: Statement) -> None:
-        change = statement.add_argument(self.head.change + 1, "bigint")
-        nodes, more = (
-            statement.add_argument(sorted(self._touched), "bigint[]"),
-            statement.add_argument(not self._only_new_memories, "boolean"),
-        )
-        statement.add_table(
-            "put_touched",
-            f"INSERT INTO touched (namespace, change, nodes, more) VALUES ($1, {change}, {nodes}, {more}) "
-            "ON CONFLICT (namespace, change) DO UPDATE SET nodes = excluded.nodes, more = excluded.more",
-        )
-        statement.add_table(
-            "drop_touched", f"DELETE FROM touched WHERE namespace = $1 AND change <= {change} - {MAX_STORED_CHANGES}"
+            f"ON CONFLICT (namespace) DO UPDATE SET {changed}, links = memory_heads.links + excluded.links, "
+            "last_modifying_change = greatest(memory_heads.last_modifying_change, excluded.last_modifying_change)",
         )
 
 
