@@ -542,7 +542,7 @@ class StoreMismatch(StoreError):
 
 
 class StoreFull(StoreError, OSError):
-    """The disk is full. Stored data can still be read."""
+    """The disk is full. Stored data can still be read and deleted."""
 
     type = "store_full"
 

@@ -204,7 +204,7 @@ class Backend:
         *,
         is_fresh: bool,
     ) -> OpenConversation:
-        if self._key is None or (is_fresh and isinstance(self._locks, Leases) and self._locks.is_read_only):
+        if self._key is None or (is_fresh and self.storage.is_read_only):
             return OpenConversation(key, refs, None, [loop])
         await self._lock(key)
         log_rows: dict[str, bytes | DamagedValue] = {}
@@ -463,7 +463,7 @@ class Backend:
         if self._key is not None and open_backends.release(self._key) is None:
             return
         self._is_closed = True
-        if self._key is not None:
+        if self._key is not None and not self.storage.is_read_only:
             for space in sorted(self._reclaimable_namespaces):
                 try:
                     await reclaim(self.storage, space)
@@ -486,11 +486,12 @@ class Backend:
 
     def close_now(self) -> None:
         """Close without an event loop, after opening a session failed."""
-        if self._key is not None and self._locks is not None and open_backends.release(self._key) is self:
+        if self._key is not None and open_backends.release(self._key) is self:
             try:
                 self.storage.close_now()
             finally:
-                self._locks.close()
+                if self._locks is not None:
+                    self._locks.close()
 
     def _register(self, conversation: OpenConversation) -> OpenConversation:
         self._open[conversation.key] = conversation
@@ -593,7 +594,8 @@ def _open_directory(path: Path) -> Backend:
     def make() -> Backend:
         storage = SqliteStorage.open(Path(real) / "journal")
         try:
-            locks = DirectoryLocks(Path(real))
+            # A store that cannot be written to needs no locks, and their file cannot be opened.
+            locks = None if storage.is_read_only else DirectoryLocks(Path(real))
             engines = make_local_engines(storage, views=Path(real) / "views", locks=locks)
             return Backend(storage, engines, key=key, locks=locks)
         except BaseException:

@@ -10,13 +10,15 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 from urllib.parse import quote
 
 from mama_structs._internal.event_loop import run_in_own_thread
 from mama_structs.errors import StoreBusy, StoreDamaged, StoreError
-from mama_structs.storage.connection import ERASING_KEY_PREFIX, register_use
+from mama_structs.storage.cache_factory import find_readable_database
+from mama_structs.storage.connection import register_use
 from mama_structs.storage.files import DATABASE_FILE, JOURNAL_DIRECTORY, MARK_FILE, DraftDirectory, NewFile, from_os
+from mama_structs.storage.sealed_rows import ERASING_KEY_PREFIX
 from mama_structs.storage.sqlite_errors import damaged_database_error, is_busy, store_error
 from mama_structs.storage.wal import crashed
 
@@ -99,7 +101,7 @@ def _copy_database(source: Path, journal: Path, report_progress: Callable[[int, 
     """Copy the database and return its number of rows."""
     path = journal / DATABASE_FILE
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-    with register_use(source), crashed(source) as crash, _connect(source / DATABASE_FILE, "ro") as origin:
+    with register_use(source), crashed(source) as crash, _open_origin(source) as origin:
         try:
             # Pin a snapshot. Otherwise each write of another process would restart the copy.
             origin.execute("BEGIN")
@@ -113,7 +115,7 @@ def _copy_database(source: Path, journal: Path, report_progress: Callable[[int, 
             ).fetchone()
         except sqlite3.Error as error:
             raise _to_store_error(error, source, source) from error
-        with _connect(path, "rw") as copied:
+        with _connect(path) as copied:
             try:
                 # Syncing each write is unnecessary, because the whole file is synced before it gets its final name.
                 copied.execute("PRAGMA synchronous = OFF")
@@ -135,7 +137,7 @@ def _copy_database(source: Path, journal: Path, report_progress: Callable[[int, 
 
 def _check_copy(journal: Path, source: Path, rows: int) -> None:
     """Check the copy for damage, and report any as damage of the original."""
-    with _connect(journal / DATABASE_FILE, "rw") as copied:
+    with _connect(journal / DATABASE_FILE) as copied:
         try:
             found = [line for (line,) in copied.execute("PRAGMA quick_check(10)") if line != "ok"]
             count = copied.execute("SELECT COUNT(*) FROM Cache").fetchone()[0]
@@ -148,8 +150,22 @@ def _check_copy(journal: Path, source: Path, rows: int) -> None:
 
 
 @contextlib.contextmanager
-def _connect(path: Path, mode: Literal["ro", "rw"]) -> Iterator[sqlite3.Connection]:
-    uri = f"file:{quote(str(path.absolute()))}?mode={mode}"
+def _open_origin(source: Path) -> Iterator[sqlite3.Connection]:
+    try:
+        uri, copied = find_readable_database(source)
+    except OSError as error:
+        raise store_error(error, source) from error
+    try:
+        with _connect(source / DATABASE_FILE, uri) as origin:
+            yield origin
+    finally:
+        if copied is not None:
+            copied.remove()
+
+
+@contextlib.contextmanager
+def _connect(path: Path, uri: str | None = None) -> Iterator[sqlite3.Connection]:
+    uri = uri or f"file:{quote(str(path.absolute()))}?mode=rw"
     try:
         connection = sqlite3.connect(uri, uri=True, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None)
     except sqlite3.Error as error:

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import functools
 import os
+import shutil
 import sqlite3
 import stat
 from collections import Counter
@@ -17,14 +18,16 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import attrs
 import diskcache  # type: ignore[import-untyped]  # it ships no types
 
-from mama_structs.errors import StoreDamaged, StoreError
+from mama_structs.errors import StoreDamaged, StoreError, StoreReadOnly
 from mama_structs.storage.files import DATABASE_FILE, MARK_FILE, TemporaryDirectory, create_directory, sync_directory
+from mama_structs.storage.reserve import RESERVE_FILE
 from mama_structs.storage.sealed_rows import DamagedValue, describe_foreign_value, is_package_key, unseal
-from mama_structs.storage.sqlite_errors import Issue, damaged_database_error, damaged_file_error
+from mama_structs.storage.sqlite_errors import READ_ONLY_HINT, Issue, damaged_database_error, damaged_file_error
 from mama_structs.storage.wal import crashed
 
 FORMAT_MARK: Final = b"mama-structs journal 1\n"
@@ -62,7 +65,9 @@ KNOWN_SETTINGS: Final = frozenset(SETTINGS) | frozenset(diskcache.core.METADATA)
 CHECKED_PRAGMAS: Final = ("journal_mode", "synchronous", "mmap_size", "temp_store")
 
 # All files that belong in the directory. The journal file exists only while the database is created.
-FILES: Final = frozenset({MARK_FILE, DATABASE_FILE, *(f"{DATABASE_FILE}-{end}" for end in ("wal", "shm", "journal"))})
+FILES: Final = frozenset(
+    {MARK_FILE, RESERVE_FILE, DATABASE_FILE, *(f"{DATABASE_FILE}-{end}" for end in ("wal", "shm", "journal"))}
+)
 
 # Minimum SQLite version in which concurrent commits and checkpoints cannot corrupt a database in WAL mode.
 MIN_SAFE_SQLITE_VERSION: Final = (3, 51, 3)
@@ -82,12 +87,18 @@ class OpenedDatabase:
         connection: For use by one thread at a time.
         findings: Data lost by a crash, as far as it is detectable.
         schema_version: SQLite's schema version. Call `check_schema` again when it changes.
+        is_read_only: True if the directory or the database file cannot be written to.
+        copied: The temporary directory with a copy, if the log cannot be read in place. The caller removes it.
+        is_fixed: True if the connection does not see later changes of other processes.
 
     """
 
     connection: sqlite3.Connection
     findings: tuple[Issue, ...]
     schema_version: int
+    is_read_only: bool = False
+    copied: TemporaryDirectory | None = None
+    is_fixed: bool = False
 
 
 def open_database(directory: Path) -> OpenedDatabase:
@@ -99,6 +110,8 @@ def open_database(directory: Path) -> OpenedDatabase:
     create_directory(directory)
     _check_file_types(directory)
     marked = check_format(directory)
+    if marked and _is_read_only(directory):
+        return _open_read_only(directory)
     _create_file(directory, has_mark=marked)
     with contextlib.ExitStack() as stack:
         with crashed(directory) as crash:
@@ -116,9 +129,7 @@ def open_database(directory: Path) -> OpenedDatabase:
         if not is_complete:
             _initialize(connection, directory)
             version = check_schema(connection, directory)
-        for name in CHECKED_PRAGMAS[1:]:
-            connection.execute(f"PRAGMA {name} = {SETTINGS[f'sqlite_{name}']}").fetchall()
-        connection.execute(f"PRAGMA cache_size = {PAGE_CACHE_SIZE}").fetchall()
+        _set_pragmas(connection)
         wrong = find_wrong_settings(connection)
         if wrong:
             raise StoreError(f"{directory} cannot be used safely: {'; '.join(wrong)}", hint="use a local file system")
@@ -126,6 +137,70 @@ def open_database(directory: Path) -> OpenedDatabase:
             _write_mark(directory)
         stack.pop_all()
     return OpenedDatabase(connection, findings, version)
+
+
+def _is_read_only(directory: Path) -> bool:
+    """Return True if the directory or the existing database file cannot be written to, as on read-only media."""
+    effective = os.access in os.supports_effective_ids
+    path = directory / DATABASE_FILE
+    return path.exists() and not all(os.access(one, os.W_OK, effective_ids=effective) for one in (directory, path))
+
+
+def find_readable_database(directory: Path) -> tuple[str, TemporaryDirectory | None]:
+    """
+    Return the URI with which SQLite opens a database for reading, and None or a temporary copy.
+
+    The caller removes the copy.
+
+    In a place that cannot be written to, SQLite reads a file without a log as immutable, and a log only together with
+    its index. Without the index, both files are copied. Such a connection does not see later changes:
+    `Database.is_outdated` detects them.
+    """
+    log, index = (directory / f"{DATABASE_FILE}-{end}" for end in ("wal", "shm"))
+    has_log = log.exists() and log.stat().st_size > 0
+    if not _is_read_only(directory) or (has_log and index.exists()):
+        return _uri(directory, "ro"), None
+    if not has_log:
+        return _uri(directory, "ro&immutable=1"), None
+    copied = TemporaryDirectory()
+    copied.create()
+    try:
+        for name in (DATABASE_FILE, log.name):
+            shutil.copyfile(directory / name, copied.path / name)
+    except BaseException:
+        copied.remove()
+        raise
+    return _uri(copied.path, "rw"), copied
+
+
+def _uri(directory: Path, mode: str) -> str:
+    return f"file:{quote(os.fspath(directory.absolute() / DATABASE_FILE))}?mode={mode}"
+
+
+def _open_read_only(directory: Path) -> OpenedDatabase:
+    """Open a complete database for reading. Nothing is written to its directory."""
+    with contextlib.ExitStack() as stack:
+        uri, copied = find_readable_database(directory)
+        if copied is not None:
+            stack.callback(copied.remove)
+        connection = sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
+        stack.callback(connection.close)
+        connection.execute("PRAGMA query_only = 1").fetchall()
+        connection.execute("BEGIN")
+        version = _read_schema_version(connection)
+        if not _is_complete(connection, directory, has_mark=True):
+            raise StoreReadOnly(f"{directory} must be repaired, but it cannot be written to", hint=READ_ONLY_HINT)
+        connection.execute("COMMIT")
+        _set_pragmas(connection)
+        stack.pop_all()
+    is_fixed = copied is not None or "immutable" in uri
+    return OpenedDatabase(connection, (), version, is_read_only=True, copied=copied, is_fixed=is_fixed)
+
+
+def _set_pragmas(connection: sqlite3.Connection) -> None:
+    for name in CHECKED_PRAGMAS[1:]:
+        connection.execute(f"PRAGMA {name} = {SETTINGS[f'sqlite_{name}']}").fetchall()
+    connection.execute(f"PRAGMA cache_size = {PAGE_CACHE_SIZE}").fetchall()
 
 
 def check_schema(connection: sqlite3.Connection, directory: Path) -> int:
@@ -146,7 +221,7 @@ def check_schema(connection: sqlite3.Connection, directory: Path) -> int:
 def find_wrong_settings(connection: sqlite3.Connection) -> list[str]:
     """Return a message for each setting that has a wrong value in the connection or in the database."""
     wrong = []
-    for name in CHECKED_PRAGMAS:
+    for name in CHECKED_PRAGMAS[1 if _is_query_only(connection) else 0 :]:
         row = connection.execute(f"PRAGMA {name}").fetchone()
         # SQLite returns no row if it was built without memory mapping.
         if row is not None and row[0] != SETTINGS[f"sqlite_{name}"]:
@@ -186,8 +261,21 @@ def _is_complete(connection: sqlite3.Connection, directory: Path, *, has_mark: b
     if not (has_mark and is_ours) or missing:
         return False
     stored = _read_stored_settings(connection)
-    is_wal = connection.execute("PRAGMA journal_mode").fetchone()[0] == SETTINGS["sqlite_journal_mode"]
-    return is_wal and stored.keys() == KNOWN_SETTINGS and all(stored[name] == SETTINGS[name] for name in SETTINGS)
+    return (
+        _is_in_wal_mode(connection)
+        and stored.keys() == KNOWN_SETTINGS
+        and all(stored[name] == SETTINGS[name] for name in SETTINGS)
+    )
+
+
+def _is_in_wal_mode(connection: sqlite3.Connection) -> bool:
+    """Return True if the file is in WAL mode, or cannot be changed: an immutable file reports another mode."""
+    mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
+    return bool(mode == SETTINGS["sqlite_journal_mode"]) or _is_query_only(connection)
+
+
+def _is_query_only(connection: sqlite3.Connection) -> bool:
+    return bool(connection.execute("PRAGMA query_only").fetchone()[0])
 
 
 def _initialize(connection: sqlite3.Connection, directory: Path) -> None:

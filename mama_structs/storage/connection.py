@@ -36,8 +36,6 @@ FORK_TIMEOUT_SECONDS: Final = 5.0
 RETRY_INTERVAL_SECONDS: Final = 0.01
 # Offset of a byte in the mark file. The process that is next in the queue of writers locks this byte.
 WRITER_QUEUE_LOCK_OFFSET: Final = 1
-ERASING_KEY_PREFIX: Final = "erasing/"
-"""Key prefix of rows that record unfinished erasures. The next process that opens the store finishes them."""
 WAL_FILE: Final = f"{DATABASE_FILE}-wal"
 WAL_INDEX_FILE: Final = f"{DATABASE_FILE}-shm"
 
@@ -171,11 +169,18 @@ class Database:
         self._pid = os.getpid()
         self._files: tuple[FileIdentity | None, ...] = ()
         self._wal_index_size = 0
+        # Size of the log when the files were last checked.
+        self.log_bytes: int = 0
         self._mark_lock: LockFile | None = None
         self._is_next_writer = False
         self._closed = False
         self._schema_version = 0
         self._is_shared = False
+        # True if the files could not be written to when the database was opened.
+        self.is_read_only: bool = False
+        # Sizes and modification times of the database and its log, if the connection does not see later changes.
+        self._stamp: tuple[tuple[int, int] | None, ...] | None = None
+        self._copied: TemporaryDirectory | None = None
         # Findings about data that crashes lost before the database was opened.
         self.findings: list[Issue] = []
         self._handle: _DatabaseHandle | None = None
@@ -210,9 +215,18 @@ class Database:
         Raise if a database file was replaced or deleted.
 
         Otherwise SQLite would write to deleted files without an error.
+        If the files cannot be written to and another process has changed them, open them again.
         """
-        if self.connection and not self._has_same_files():
+        if not self.connection or (self._has_same_files() and not self.is_outdated()):
+            return
+        if not self.is_read_only:
             raise self._files_changed_error()
+        self._disconnect()
+        self.connection  # noqa: B018 - opens the files
+
+    def is_outdated(self) -> bool:
+        """Return True if the connection does not see the changes of another process."""
+        return self._stamp is not None and self._read_stamp() != self._stamp
 
     def begin(self, kind: str) -> None:
         """Begin a transaction. A write transaction requires the format and the schema of this version."""
@@ -300,6 +314,8 @@ class Database:
         handle.identity = self._files[0]
         self.findings += opened.findings
         self._schema_version = opened.schema_version
+        self.is_read_only, self._copied = opened.is_read_only, opened.copied
+        self._stamp = self._read_stamp() if opened.is_fixed else None
         self._is_shared |= others(self._directory)
         return handle
 
@@ -312,18 +328,21 @@ class Database:
             self._mark_lock.close()
             self._mark_lock = None
         try:
-            if handle.connection is not None and self._has_same_files():
+            if handle.connection is not None and (self.is_read_only or self._has_same_files()):
                 with contextlib.suppress(sqlite3.Error):
                     handle.connection.close()
             else:
                 # Closing the connection could write an outdated log to the database, or delete a foreign log.
                 _leak_connection(handle.connection)
         finally:
+            if self._copied is not None:
+                self._copied.remove()
             close_deleted_watches()
             _database_registry.unregister(handle)
 
     def _stat_files(self) -> tuple[tuple[FileIdentity | None, ...], int]:
         stats = [_stat_file(path) for path in self._paths]
+        self.log_bytes = stats[1][1]
         return tuple(identity for identity, _ in stats), stats[-1][1]
 
     def _has_same_files(self) -> bool:
@@ -333,6 +352,17 @@ class Database:
             return False
         self._wal_index_size = index_size
         return True
+
+    def _read_stamp(self) -> tuple[tuple[int, int] | None, ...]:
+        found: list[tuple[int, int] | None] = []
+        for path in self._paths[:2]:
+            try:
+                stat = os.stat(path)  # noqa: PTH116 - as fast as possible
+            except FileNotFoundError:
+                found.append(None)
+            else:
+                found.append((stat.st_size, stat.st_mtime_ns))
+        return tuple(found)
 
     def _files_changed_error(self) -> StoreError:
         return damaged_database_error(

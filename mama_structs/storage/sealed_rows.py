@@ -12,6 +12,7 @@ import attrs
 import diskcache  # type: ignore[import-untyped]  # it ships no types
 
 from mama_structs.errors import InvalidArgument, SessionClosed
+from mama_structs.storage.reserve import MAX_FREEING_BYTES
 
 # Far below SQLite's maximum size of a value, so that a value with its checksum always fits.
 MAX_VALUE_BYTES: Final = 2**29
@@ -25,6 +26,8 @@ RAW_MODE: Final = diskcache.core.MODE_RAW
 # Older SQLite versions allow at most 999 variables per statement.
 MAX_VARIABLES: Final = 500
 
+ERASING_KEY_PREFIX: Final = "erasing/"
+"""Key prefix of rows that record unfinished erasures. The next process that opens the store finishes them."""
 SELECT_SQL: Final = "SELECT key, value, mode, filename FROM Cache WHERE raw = 1"
 # Writes the same columns as `diskcache.Cache.set`.
 PUT_SQL: Final = (
@@ -32,6 +35,10 @@ PUT_SQL: Final = (
     " ON CONFLICT(key, raw) DO UPDATE SET expire_time = NULL, tag = NULL, size = 0, mode = excluded.mode,"
     " filename = NULL, value = excluded.value"
 )
+
+
+# Returns a number that changes when another connection changes the database.
+DATA_VERSION_SQL: Final = "PRAGMA data_version"
 
 
 @attrs.frozen
@@ -221,6 +228,10 @@ class Snapshot:
         """Return the keys that begin with *prefix*, sorted."""
         raise NotImplementedError
 
+    def page_of_keys(self, prefix: str, *, after: str | None, limit: int, last_first: bool) -> list[str]:
+        """Return up to *limit* keys that begin with *prefix* and follow *after*, sorted, or in reverse."""
+        raise NotImplementedError
+
     def last_key(self, prefix: str) -> str | None:
         """Return the last key that begins with *prefix*, or None."""
         raise NotImplementedError
@@ -302,6 +313,14 @@ class SqliteSnapshot(Snapshot):
         found = self._execute(sql, key_range(prefix) if prefix else ("", "\x80"))
         return [key for (key,) in found if is_package_key(key)]
 
+    def page_of_keys(self, prefix: str, *, after: str | None, limit: int, last_first: bool) -> list[str]:
+        """Implements `Snapshot.page_of_keys`."""
+        order, sign = ("DESC", "<") if last_first else ("ASC", ">")
+        bound = "" if after is None else f" AND key {sign} ?"
+        sql = f"SELECT key FROM Cache WHERE raw = 1 AND key >= ? AND key < ?{bound} ORDER BY key {order} LIMIT ?"  # noqa: S608
+        found = self._execute(sql, (*key_range(prefix), *([] if after is None else [after]), limit))
+        return [key for (key,) in found if is_package_key(key)]
+
     def last_key(self, prefix: str) -> str | None:
         """Implements `Snapshot.last_key`."""
         sql = "SELECT key FROM Cache WHERE raw = 1 AND key >= ? AND key < ? ORDER BY key DESC LIMIT 1"
@@ -350,31 +369,47 @@ class SqliteSnapshot(Snapshot):
 class SqliteRows(SqliteSnapshot, Rows):
     """The rows of a SQLite database inside one write transaction."""
 
+    def __init__(self, connection: sqlite3.Connection | None) -> None:
+        super().__init__(connection)
+        # The statements of a small transaction, to repeat it after space was made for it.
+        self._statements: list[tuple[str, Sequence[Any]]] | None = []
+        self._written_bytes = 0
+        self._frees_space = False
+        self._data_version: int | None = None
+
     def put(self, key: str, value: bytes) -> None:
         """Implements `Rows.put`."""
         check_value(value)
-        self._execute(PUT_SQL, (check_key(key), RAW_MODE, seal(key, value)))
+        self._written_bytes += len(value)
+        if key.startswith(ERASING_KEY_PREFIX):
+            self._note_freed_space()
+        self._change(PUT_SQL, (check_key(key), RAW_MODE, seal(key, value)))
 
     def delete(self, key: str) -> bool:
         """Implements `Rows.delete`."""
         is_there = bool(self._execute("SELECT 1 FROM Cache WHERE key = ? AND raw = 1", (check_key(key),)))
         if is_there:
-            self._execute("DELETE FROM Cache WHERE key = ? AND raw = 1", (key,))
+            self._note_freed_space()
+            self._change("DELETE FROM Cache WHERE key = ? AND raw = 1", (key,))
         return is_there
 
     def delete_prefix(self, prefix: str) -> None:
         """Implements `Rows.delete_prefix`."""
-        self._execute("DELETE FROM Cache WHERE raw = 1 AND key >= ? AND key < ?", key_range(prefix))
+        self._note_freed_space()
+        self._change("DELETE FROM Cache WHERE raw = 1 AND key >= ? AND key < ?", key_range(prefix))
 
     @contextlib.contextmanager
     def savepoint(self) -> Iterator[None]:
         """Implements `Rows.savepoint`."""
         self._execute("SAVEPOINT attempt")
+        done = None if self._statements is None else len(self._statements)
         try:
             yield
         except BaseException:
             if self.failure is None:
                 self._execute("ROLLBACK TO attempt")
+                if self._statements is not None:
+                    del self._statements[done:]
             raise
         finally:
             if self.failure is None:
@@ -383,6 +418,36 @@ class SqliteRows(SqliteSnapshot, Rows):
     def commit(self) -> None:
         """Commit durably. Raise the error of an earlier statement, even if the caller suppressed it."""
         self._execute("COMMIT")
+
+    @property
+    def can_repeat(self) -> bool:
+        """True if the transaction frees space and is small, so that `repeat` can execute it again."""
+        return self._frees_space and self._statements is not None
+
+    def repeat(self, connection: sqlite3.Connection) -> bool:
+        """
+        Execute the statements again in the begun transaction of *connection*, and commit it durably.
+
+        Return False if another connection has changed the database in the meantime.
+        """
+        if connection.execute(DATA_VERSION_SQL).fetchone()[0] != self._data_version:
+            return False
+        for sql, arguments in self._statements or ():
+            connection.execute(sql, arguments)
+        connection.execute("COMMIT")
+        return True
+
+    def _note_freed_space(self) -> None:
+        if not self._frees_space:
+            self._data_version = self._execute(DATA_VERSION_SQL)[0][0]
+            self._frees_space = True
+
+    def _change(self, sql: str, arguments: Sequence[Any]) -> None:
+        self._execute(sql, arguments)
+        if self._written_bytes > MAX_FREEING_BYTES:
+            self._statements = None
+        elif self._statements is not None:
+            self._statements.append((sql, arguments))
 
 
 def key_range(prefix: str) -> tuple[str, str]:

@@ -20,6 +20,8 @@ READ_ONLY_CODES: Final = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM
 # SQLite does not report the cause of these errors. Writing a probe file reveals it.
 AMBIGUOUS_CODES: Final = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
 
+READ_ONLY_HINT: Final = "copy it to a writable place with mama_structs.admin.copy, or make its files writable"
+
 PROBE_DATA: Final = b"\0" * 65536
 
 
@@ -95,6 +97,11 @@ def damaged_file_error(path: Path, message: str, *findings: str, hint: str) -> S
     return StoreDamaged(f"{path} {message}", file=str(path), findings=findings, hint=hint)
 
 
+def read_only_error(directory: Path) -> StoreReadOnly:
+    """Return the error for a write to a store that can only be read."""
+    return StoreReadOnly(f"{directory} cannot be written to", hint=READ_ONLY_HINT)
+
+
 def _from_sqlite(error: sqlite3.Error, directory: Path) -> StoreError:
     primary = _primary_code(error)
     hidden = _probe_write(directory) if primary in AMBIGUOUS_CODES else None
@@ -107,7 +114,7 @@ def _from_sqlite(error: sqlite3.Error, directory: Path) -> StoreError:
     if primary == sqlite3.SQLITE_FULL:
         return disk_full_error(directory)
     if primary in READ_ONLY_CODES:
-        return StoreReadOnly(f"{directory} cannot be written to")
+        return read_only_error(directory)
     name = getattr(error, "sqlite_errorname", None) or type(error).__name__
     return StoreError(f"{directory / DATABASE_FILE} failed: {name}: {error}")
 

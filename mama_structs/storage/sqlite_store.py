@@ -37,8 +37,9 @@ from mama_structs._internal.event_loop import LoopGuard, call_sync, run_in_own_t
 from mama_structs._internal.validation import check_seconds
 from mama_structs.errors import SessionClosed, StoreBusy, StoreError, StoreFull, StoreReadOnly
 from mama_structs.storage.cache_factory import inspect_store
-from mama_structs.storage.connection import Database, erase_deleted_data
+from mama_structs.storage.connection import WAL_FILE, Database, erase_deleted_data
 from mama_structs.storage.files import TemporaryDirectory, absolute_path, delete_leftovers
+from mama_structs.storage.reserve import create_reserve, release_reserve, reserve_size, shrink_reserve
 from mama_structs.storage.sealed_rows import (
     DamagedValue,
     NewValue,
@@ -52,7 +53,7 @@ from mama_structs.storage.sealed_rows import (
     check_key,
     merge_calls,
 )
-from mama_structs.storage.sqlite_errors import Issue, is_busy, store_error
+from mama_structs.storage.sqlite_errors import Issue, is_busy, read_only_error, store_error
 
 T = TypeVar("T")
 
@@ -61,6 +62,7 @@ DEFAULT_WAIT_SECONDS: Final = 10.0
 MAX_TRANSACTION_BYTES: Final = 2 * 2**20
 
 MIN_RETRY_SECONDS: Final = 0.001
+MAX_READS_OF_CHANGED_FILES: Final = 10
 MAX_RETRY_SECONDS: Final = 0.005
 # After this time a stuck process probably holds the lock, so poll less often.
 SLOW_RETRY_AFTER_SECONDS: Final = 0.5
@@ -318,11 +320,24 @@ class RowStorage:
     # The methods below run in the store's thread.
 
     def transact_in_job(
-        self, work: Callable[[Rows], T], *, namespaces: Sequence[str] = (), wait: float | None = None
+        self,
+        work: Callable[[Rows], T],
+        *,
+        namespaces: Sequence[str] = (),
+        wait: float | None = None,
+        is_independent: bool = False,
     ) -> T:
-        """Like `transact`, but synchronous. May only be called in a job."""
+        """
+        Like `transact`, but synchronous. May only be called in a job.
+
+        Independent work also runs if the disk is too full for the enqueued changes.
+        """
         spaces = [self.storage_namespace(one) for one in namespaces or (None,)]
-        self._write_pending(spaces)
+        try:
+            self._write_pending(spaces)
+        except StoreFull:
+            if not is_independent:
+                raise
         return self._run_transaction(work, spaces=spaces, wait=wait)
 
     def run_read_in_job(self, work: Callable[[Snapshot], T], *, namespace: str | None = None) -> T:
@@ -481,6 +496,7 @@ class SqliteStorage(RowStorage):
         executor = storage._executor
         try:
             executor.submit(storage._run_job, storage._open).result()
+            executor.submit(storage._run_job, storage._extend_reserve).result()
         except BaseException:
             # After Ctrl-C the thread may still be opening the database. It closes the database when it ends.
             storage._closing = Future()
@@ -504,8 +520,19 @@ class SqliteStorage(RowStorage):
         self._check_open()
         if not self._has_database():
             return True
+        if self.is_read_only:
+            return False
         seconds = self._wait if wait is None else min(wait, self._wait)
         return await run_in_own_thread(lambda: erase_deleted_data(self.directory, wait=seconds))
+
+    @property
+    def is_read_only(self) -> bool:
+        """Implements `RowStorage.is_read_only`."""
+        return self._database is not None and self._database.is_read_only
+
+    def _check_changes(self, changes: dict[str, RowChange]) -> None:  # noqa: ARG002 - unused
+        if self.is_read_only:
+            raise read_only_error(self.directory)
 
     def _has_database(self) -> bool:
         """Return True if the database exists. A temporary store creates it at the first write."""
@@ -532,7 +559,13 @@ class SqliteStorage(RowStorage):
             try:
                 if self._temporary is not None:
                     self._temporary.create()
-                self._database = self._retry_while_busy(lambda: Database(self.directory, temporary=self._temporary))
+                try:
+                    self._database = self._retry_while_busy(self._connect)
+                except StoreFull:
+                    # SQLite creates the log and its index when the first process opens the database.
+                    if not release_reserve(self.directory):
+                        raise
+                    self._database = self._retry_while_busy(self._connect)
             except OSError as error:
                 raise store_error(error, self.directory) from error
             finally:
@@ -543,9 +576,23 @@ class SqliteStorage(RowStorage):
                 delete_leftovers()
         return self._database
 
+    def _connect(self) -> Database:
+        return Database(self.directory, temporary=self._temporary)
+
+    def _extend_reserve(self) -> None:
+        """Make the reserve large enough for the log. Without space for it, keep the log empty."""
+        size = reserve_size(self._open().log_bytes)
+        if self._temporary is not None or self.is_read_only or create_reserve(self.directory, size):
+            return
+        # Deletions need the space to which the log could not be copied later.
+        self._restart_log()
+
     def _close_database(self) -> None:
         if self._database is not None:
             self._database.close()
+            # SQLite deletes the log when the last process closes the database.
+            if self._temporary is None and not self.is_read_only and not (self.directory / WAL_FILE).exists():
+                shrink_reserve(self.directory)
 
     @staticmethod
     def _run_job(job: Callable[[], T]) -> T:
@@ -572,7 +619,7 @@ class SqliteStorage(RowStorage):
         rows = SqliteRows(opened.connection)
         try:
             result = call_sync(work, rows)
-            rows.commit()
+            self._commit(rows)
         except Exception as error:
             if rows.failure is None or isinstance(error, StoreError):
                 raise
@@ -581,7 +628,39 @@ class SqliteStorage(RowStorage):
             rows.end()
             opened.rollback()
         opened.check_files()
+        self._extend_reserve()
         return result
+
+    def _commit(self, rows: SqliteRows) -> None:
+        """Commit a transaction. If the disk is full and the transaction frees space, make space for it."""
+        try:
+            rows.commit()
+        except sqlite3.Error as error:
+            if not rows.can_repeat or not isinstance(store_error(error, self.directory), StoreFull):
+                raise
+            # The log may have space that a checkpoint makes reusable. Deletions reuse it until the disk has space.
+            if not (self._repeat(rows) or (release_reserve(self.directory) and self._repeat(rows))):
+                raise
+            rows.failure = None
+
+    def _repeat(self, rows: SqliteRows) -> bool:
+        """Restart the log and execute a transaction again. Return False if there is no space for it."""
+        opened = self._open()
+        opened.rollback()
+        self._restart_log()
+        try:
+            return rows.repeat(self._begin_write(self._wait).connection)
+        except sqlite3.Error as error:
+            if not isinstance(store_error(error, self.directory), StoreFull):
+                raise
+            return False
+        finally:
+            opened.rollback()
+
+    def _restart_log(self) -> None:
+        """Copy the log to the database, so that the next transaction overwrites it from its beginning. Best effort."""
+        with contextlib.suppress(sqlite3.Error):
+            self._open().connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
 
     def _begin_write(self, wait: float) -> Database:
         """
@@ -590,6 +669,8 @@ class SqliteStorage(RowStorage):
         Meanwhile run queued reads.
         """
         opened = self._open()
+        if opened.is_read_only:
+            raise read_only_error(self.directory)
         started = time.monotonic()
 
         def begin() -> None:
@@ -636,12 +717,21 @@ class SqliteStorage(RowStorage):
         opened = self._open()
 
         def attempt() -> T:
-            opened.check_files()
-            try:
-                opened.begin("DEFERRED")
-                return look(opened.connection)
-            finally:
-                opened.rollback()
+            for _ in range(MAX_READS_OF_CHANGED_FILES):
+                opened.check_files()
+                try:
+                    opened.begin("DEFERRED")
+                    result = look(opened.connection)
+                except (sqlite3.Error, StoreError):
+                    # The pages of a file that changes meanwhile do not fit together.
+                    if not opened.is_outdated():
+                        raise
+                else:
+                    if not opened.is_outdated():
+                        return result
+                finally:
+                    opened.rollback()
+            raise StoreBusy(f"another process changes {self.directory}, and this one cannot lock it", hint="try again")
 
         return self._retry_while_busy(attempt)
 

@@ -119,6 +119,25 @@ async def test_second_copy_changes_nothing(source, tmp_path):
     ]
 
 
+async def test_copy_derives_the_index_of_records_itself(source, tmp_path):
+    """A copy that was searched by value can be copied to again, and then finds the records that were added."""
+    target = tmp_path / "b"
+    await admin.copy(source, target)
+    async with opened(target) as session:
+        await session.records.put("own", "here", {"n": 1})
+        assert ["here"] == [one.key for one in await session.records.list("own", where={"n": 1})]
+        await session.records.delete("own", "here")
+    async with opened(source) as session:
+        await session.records.put("own", "later", {"n": 1})
+    await admin.copy(source, target)
+    async with opened(target) as session:
+        found = await session.records.list("own", where={"n": 1})
+        report = await admin.check(session)
+
+    assert ["later"] == [one.key for one in found]
+    assert report.ok
+
+
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(["save", "save", "save", "supersede", "outcome", "link", "correct", "forget", "delete", "ref"]),

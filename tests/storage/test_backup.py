@@ -167,7 +167,7 @@ async def test_backup_rejects_target_inside_store(source):
     """A copy inside the database's directory would be taken for a part of it."""
     with pytest.raises(StoreError, match="session's own data"):
         await backup(source, source / "journal" / "copy")
-    assert ["FORMAT", "cache.db", "cache.db-shm", "cache.db-wal"] == names_in(source / "journal")
+    assert ["FORMAT", "cache.db", "cache.db-shm", "cache.db-wal", "reserve"] == names_in(source / "journal")
 
 
 async def test_backup_raises_store_damaged_when_source_is_damaged(tmp_path):

@@ -776,7 +776,7 @@ async def test_transact_rolls_back_when_work_swallows_failure(tmp_path, plan):
 
 
 READ_ONLY = """
-import os, sys
+import asyncio, os, sys
 from pathlib import Path
 from mama_structs.errors import StoreReadOnly
 from mama_structs.storage.locks import DirectoryLocks
@@ -784,7 +784,23 @@ from mama_structs.storage.sqlite_store import SqliteStorage
 if os.geteuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
-for directory in sys.argv[1:]:
+
+async def main():
+    storage = SqliteStorage.open(Path(sys.argv[1]))
+    assert storage.is_read_only
+    assert 1 == len(await storage.keys())
+    assert [] == [one for one in await storage.check() if one.severity == "error"]
+    for call in (lambda: storage.transact(lambda rows: 1), lambda: storage.enqueue([("b", b"")])):
+        try:
+            await call()
+        except StoreReadOnly as error:
+            assert str(error).startswith(sys.argv[1]), error
+        else:
+            raise SystemExit("it was written")
+    await storage.close()
+
+asyncio.run(main())
+for directory in sys.argv[2:]:
     try:
         SqliteStorage.open(Path(directory))
     except StoreReadOnly as error:
@@ -798,12 +814,14 @@ except StoreReadOnly:
 """
 
 
-def test_open_raises_read_only_when_directory_is_not_writable(tmp_path):
-    """A new store, an existing store and a read-only database file are named in the error."""
+def test_unwritable_store_is_opened_for_reading(tmp_path):
+    """A directory and a database file without write permission can be read. A new store there raises StoreReadOnly."""
     fill(tmp_path / "journal", 1)
-    (tmp_path / "journal" / "cache.db").chmod(0o644)
+    for path in (tmp_path / "journal").iterdir():
+        path.chmod(0o644)
     # Allow the other user to traverse pytest's private directories.
-    above = list(tmp_path.parents)[:2]
+    root = Path(tempfile.gettempdir()).resolve()
+    above = [one for one in tmp_path.parents if root in one.parents]
     for directory in above:
         directory.chmod(0o711)
     for directory in (tmp_path / "journal", tmp_path):

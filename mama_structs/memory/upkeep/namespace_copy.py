@@ -17,6 +17,7 @@ from mama_structs.errors import StoreDamaged, StoreMismatch
 from mama_structs.memory.types.codec import vectors_from_bytes, vectors_to_bytes
 from mama_structs.memory.types.engine import Engine, NewMemory, Reader, Writer, write_in_transactions
 from mama_structs.memory.types.model import Link
+from mama_structs.memory.types.record import INDEX_NOTE, is_index_note
 from mama_structs.memory.upkeep.jsonl_transfer import (
     ExportPage,
     MemoryExport,
@@ -102,10 +103,10 @@ class NamespaceCopier:
     async def run(self) -> None:
         """Add missing data to the copy, then compare the whole copy. Existing data is never replaced or deleted."""
         before = await self.source.read(lambda reader: reader.change)
-        if await self.target.read(lambda reader: bool(reader.count() or reader.note_names())):
+        if await self.target.read(lambda reader: bool(reader.count() or _note_names(reader))):
             await self._check_target_is_subset()
-        # Write an empty set of notes, so that the namespace exists even if there is nothing to copy.
-        await self.target.write(lambda writer: writer.set_notes({}))
+        # This also creates the namespace if there is nothing to copy. The index of the copy lacks the copied records.
+        await self.target.write(lambda writer: writer.set_note(INDEX_NOTE, None))
         async for notes in self._notes():
             await self.target.write(lambda writer: writer.set_notes(notes))  # noqa: B023 - awaited
         async for page in iter_export_pages(self.source):
@@ -118,7 +119,7 @@ class NamespaceCopier:
 
     async def _notes(self) -> AsyncIterator[Mapping[str, str]]:
         """Yield the notes in batches, because there may be many large notes."""
-        names = await self.source.read(lambda reader: reader.note_names())
+        names = await self.source.read(_note_names)
         for start in range(0, len(names), BATCH_MEMORIES):
             some = names[start : start + BATCH_MEMORIES]
             try:
@@ -147,11 +148,11 @@ class NamespaceCopier:
     async def _check_target_is_subset(self) -> None:
         """Raise an error if the copy contains data that is missing or different in the source."""
         name = self.source.namespace
-        ids, names = await self.target.read(lambda reader: (reader.ids(reader.window()), reader.note_names()))
+        ids, names = await self.target.read(lambda reader: (reader.ids(reader.window()), _note_names(reader)))
         found = await self.source.read(lambda reader: reader.find_many(ids))
         if others := [one for one, node in zip(ids, found, strict=True) if node is None]:
             raise_store_mismatch(name, "has memories that the source has not", others)
-        others = await self.source.read(lambda reader: sorted({*names}.difference(reader.note_names())))
+        others = await self.source.read(lambda reader: sorted({*names}.difference(_note_names(reader))))
         async for notes in self._notes():
             there = await self.target.read(lambda reader: reader.notes_by_name([*notes]))  # noqa: B023 - awaited
             others += [one for one, text in there.items() if notes[one] != text]
@@ -334,7 +335,7 @@ class NamespaceCopier:
             others += [one for one, text in notes.items() if there.get(one) != text]
             for note in notes.items():
                 self.digest.add("notes", _encode(note))
-        count, names = await self.target.read(lambda reader: (reader.count(), reader.note_names()))
+        count, names = await self.target.read(lambda reader: (reader.count(), _note_names(reader)))
         if count != self.digest.counts["memories"] or others or len(names) != self.digest.counts["notes"]:
             counted = [f"{count} memories", f"{len(names)} notes"]
             raise_store_mismatch(self.source.namespace, "has more or less than the source", counted)
@@ -343,3 +344,8 @@ class NamespaceCopier:
         """Return the lowest and the highest node of the existing items, or an empty list if none exists."""
         nodes = [node for node in reader.find_many([one.memory.id for one in items]) if node is not None]
         return [min(nodes), max(nodes)] if nodes else []
+
+
+def _note_names(reader: Reader) -> list[str]:
+    """Return the names of all notes without the index of records. Each store derives its own index."""
+    return [name for name in reader.note_names() if not is_index_note(name)]
