@@ -38,7 +38,6 @@ from mama_structs.memory.embedding.protocol import QueryVectors
 from mama_structs.memory.types.codec import (
     Entry,
     MemoryRecord,
-    RecentChangeLog,
     ceil_milliseconds,
     check_vectors,
     decode_entry,
@@ -146,7 +145,6 @@ __all__ = [
     "Query",
     "QueryVectors",
     "Reader",
-    "RecentChangeLog",
     "ScannedMemory",
     "Scores",
     "ToolAnswer",

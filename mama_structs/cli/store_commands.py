@@ -43,9 +43,9 @@ async def check(given: argparse.Namespace) -> int:
 async def stats(given: argparse.Namespace) -> None:
     """Print statistics of the memories."""
     async with open_session(given) as session:
-        # Omit these statistics, because they count only operations of the current process.
-        counted = ("embedding", "traversal_cache")
-        figures = {name: value for name, value in (await session.memories.stats()).items() if name not in counted}
+        figures = await session.memories.stats()
+        # These statistics count only operations of the current process.
+        figures.pop("embedding", None)
     rows = list(_flatten(figures))
     width = max(len(name) for name, _ in rows)
     print_answer(given, figures, "\n".join(to_printable(f"{name:<{width}}  {value}") for name, value in rows))

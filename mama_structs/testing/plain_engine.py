@@ -38,6 +38,7 @@ from mama_structs.memory.types.engine import (
     Writer,
     expiry_milliseconds,
     sample_slice,
+    select_names,
     to_nfc,
 )
 from mama_structs.memory.types.model import (
@@ -82,12 +83,7 @@ class PlainReader(Writer):
     _contents: dict[str, str] = attrs.field(factory=dict, init=False)
     _notes: dict[str, str] = attrs.field(factory=dict, init=False)
     _inactive_vectors: dict[EmbedderRecord, dict[int, Vectors]] = attrs.field(factory=dict, init=False)
-    # The nodes that each change has added, modified or removed.
-    _touched_nodes_by_change: list[frozenset[int]] = attrs.field(factory=list, init=False)
-
-    @property
-    def change(self) -> int:
-        return len(self._touched_nodes_by_change)
+    change: int = attrs.field(default=0, init=False)
 
     @property
     def damaged(self) -> int:
@@ -232,9 +228,6 @@ class PlainReader(Writer):
     def relationships(self) -> dict[str, int]:
         return dict(Counter(link.metadata.original_relationship for link in self._links.values()))
 
-    def changed_nodes_since(self, change: int) -> frozenset[int] | None:
-        return frozenset().union(*self._touched_nodes_by_change[change:])
-
     def scan(self, *, after: int = -1, limit: int | None = None) -> list[ScannedMemory]:
         nodes = [node for node in sorted(self._memories) if node > after]
         return [
@@ -262,9 +255,11 @@ class PlainReader(Writer):
     def notes(self, prefix: str = "") -> dict[str, str]:
         return {name: self._notes[name] for name in self.note_names(prefix)}
 
-    def note_names(self, prefix: str = "") -> list[str]:
+    def note_names(
+        self, prefix: str = "", *, after: str | None = None, limit: int | None = None, last_first: bool = False
+    ) -> list[str]:
         """Return the names of the notes that begin with *prefix*."""
-        return sorted(name for name in self._notes if name.startswith(prefix))
+        return select_names((name for name in self._notes if name.startswith(prefix)), after, limit, last_first)
 
     def notes_by_name(self, names: Sequence[str]) -> dict[str, str]:
         """Return the texts of the notes with these names."""
@@ -295,7 +290,7 @@ class PlainReader(Writer):
         if vectors is not None:
             self._vectors[node] = np.asarray(vectors, np.float32)
         self._drop_unused_contents(known)
-        self._record_change(memory.id)
+        self.change += 1
         for link in links:
             if link.from_id != memory.id:
                 raise ValueError(f"the link {link.id} begins at another memory")
@@ -319,16 +314,15 @@ class PlainReader(Writer):
                 raise KeyError(end)
         if link.from_id == link.to_id:
             raise ValueError(f"the link {link.id} leads to the memory where it begins")
-        replaced = self._links.get(link.id, link)
         self._links[link.id] = link
-        self._record_change(link.from_id, link.to_id, replaced.from_id, replaced.to_id)
+        self.change += 1
 
     def delete(self, memory_id: str) -> int:
         node = self.find(memory_id)
         if node is None:
             raise KeyError(memory_id)
         deleted = self.delete_links([link.id for link in self.read_links(node)])
-        self._record_change(memory_id)
+        self.change += 1
         del self._memories[node], self._vectors[node], self._terms[node], self._nodes[memory_id]
         for record, vectors in self._inactive_vectors.items():
             self._inactive_vectors[record] = {other: found for other, found in vectors.items() if other != node}
@@ -337,8 +331,7 @@ class PlainReader(Writer):
 
     def delete_links(self, link_ids: Collection[str]) -> int:
         known = [self._links.pop(link_id) for link_id in set(link_ids) if link_id in self._links]
-        for link in known:
-            self._record_change(link.from_id, link.to_id)
+        self.change += len(known)
         return len(known)
 
     def set_notes(self, notes: Mapping[str, str | None]) -> None:
@@ -369,9 +362,6 @@ class PlainReader(Writer):
     def _drop_unused_contents(self, contents: Mapping[str, str]) -> None:
         named = {digest for memory in self._memories.values() for digest in evidence_digests(memory.evidence)}
         self._contents = {digest: text for digest, text in contents.items() if digest in named}
-
-    def _record_change(self, *memory_ids: str) -> None:
-        self._touched_nodes_by_change.append(frozenset(self._nodes[memory_id] for memory_id in memory_ids))
 
     def _links_of(self, ids: Collection[str], direction: Direction) -> list[Link]:
         return [

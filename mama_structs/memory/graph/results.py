@@ -570,20 +570,14 @@ def details(reader: Reader, node: int, *, now_ms: int, types: Collection[LinkTyp
     )
 
 
-def traversal(
-    reader: Reader, request: TraversalRequest, cache: graph.TraversalCache[list[TraversedMemory]], *, now_ms: int
-) -> Results[TraversedMemory]:
-    """Return the memories reached from a memory, nearest first. Use the cache if possible."""
-    if request not in cache:
-        none = np.empty(0, np.int64)
-        reader.expect(
-            lambda ahead: (ahead.find(request.start), ahead.links(none, request.direction, request.types)),
-            around=request.max_depth,
-        )
+def traversal(reader: Reader, request: TraversalRequest, *, now_ms: int) -> Results[TraversedMemory]:
+    """Return the memories reached from a memory, nearest first."""
+    none = np.empty(0, np.int64)
+    reader.expect(
+        lambda ahead: (ahead.find(request.start), ahead.links(none, request.direction, request.types)),
+        around=request.max_depth,
+    )
     node = saving.require_node(reader, request.start)
-    cached = cache.get(request, reader.change, reader.changed_nodes_since)
-    if cached is not None:
-        return Results(cached)
     with graph.disable_garbage_collection():
         steps = graph.traverse(
             reader,
@@ -595,9 +589,7 @@ def traversal(
             min_strength=request.min_strength,
             limit=request.limit,
         )
-        reached = list(to_traversed(reader, steps))
-    cache.put(request, reader.change, graph.nodes_read(node, steps), reached)
-    return Results(reached)
+        return Results(to_traversed(reader, steps))
 
 
 def add_previews(reader: Reader, links: Sequence[Link]) -> tuple[Link, ...]:

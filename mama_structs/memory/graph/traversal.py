@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import gc
 import itertools
-import threading
-import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import attrs
 import numpy as np
-from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from mama_structs.memory.types.engine import (
@@ -48,7 +45,6 @@ CONTEXT_DEPTH: Final = 2
 DEFAULT_LIMIT: Final = 1000
 
 K = TypeVar("K", bound=Hashable)
-T = TypeVar("T")
 
 _EVOLUTION_ONLY: Final = frozenset({LinkType.EVOLUTION})
 _NO_NODES: Final = np.empty(0, np.int64)
@@ -149,11 +145,6 @@ def _next_links(
             ways.append((parents, there[follow], np.round(power[parents] * fade[follow], 6)))
     parents, nodes, reached = (np.concatenate(column) for column in zip(*ways, strict=True))
     return parents, nodes, reached
-
-
-def nodes_read(start: int, steps: Iterable[Step]) -> frozenset[int]:
-    """Return the nodes whose links and contents affect the result of a traversal."""
-    return frozenset((start, *(step.node for step in steps)))
 
 
 # Evolution
@@ -424,99 +415,3 @@ def disable_garbage_collection() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-# Cache
-
-
-@attrs.define
-class _CachedResult(Generic[T]):
-    value: T
-    read: frozenset[int]
-    change: int
-    made: float
-
-
-# Results with at least this many nodes are cached only when they are requested for the second time.
-# Otherwise thousands of cached objects would slow down garbage collection.
-_MIN_LARGE_RESULT_NODES: Final = 256
-
-
-class TraversalCache(Generic[T]):
-    """LRU cache of traversal results. A TTL is needed because link strengths decay."""
-
-    def __init__(
-        self,
-        *,
-        entries: int = 100,
-        ttl: float = 300.0,
-        max_items: int = 20_000,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._entries, self._ttl, self._clock = entries, ttl, clock
-        # Counters since creation. Every request without a cached result is a miss, regardless of the reason.
-        self.statistics: dict[str, int] = dict.fromkeys(("hits", "misses", "stale", "expired", "evicted"), 0)
-        # The size of a result is its number of nodes.
-        self._kept: LRUCache[Hashable, _CachedResult[T]] = LRUCache(
-            max_items, getsizeof=lambda answer: len(answer.read)
-        )
-        # Keys of large results that were requested once and are not cached yet.
-        self._asked: LRUCache[Hashable, bool] = LRUCache(max(entries, 1))
-        # Plans run in several threads if the data is on a server, so access to the cache is locked.
-        self._guard = threading.RLock()
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def __contains__(self, key: Hashable) -> bool:
-        with self._guard:
-            return key in self._kept
-
-    def get(self, key: Hashable, change: int, touched: Callable[[int], frozenset[int] | None]) -> T | None:
-        """
-        Return a cached result that is valid at *change*, or None.
-
-        *touched* returns the nodes that were changed after the change with a given number.
-        """
-        with self._guard:
-            answer = self._kept.get(key)
-            # Without the lower bound, a clock that steps back would keep a result alive forever.
-            if answer is not None and not 0 <= self._clock() - answer.made < self._ttl:
-                del self._kept[key]
-                self.statistics["expired"] += 1
-                answer = None
-            if answer is not None and answer.change != change:
-                since = touched(answer.change) if answer.change < change else None
-                if since is None or not since.isdisjoint(answer.read):
-                    del self._kept[key]
-                    self.statistics["stale"] += 1
-                    answer = None
-                else:
-                    answer.change = change
-            self.statistics["misses" if answer is None else "hits"] += 1
-            return None if answer is None else answer.value
-
-    def put(self, key: Hashable, change: int, read: frozenset[int], value: T) -> None:
-        """
-        Cache an immutable result with the nodes that it depends on.
-
-        A large result is cached at its second request only.
-        """
-        with self._guard:
-            if len(read) >= _MIN_LARGE_RESULT_NODES and not self._asked.pop(key, None):
-                self._asked[key] = True
-                return
-            self._kept.pop(key, None)
-            if self._entries == 0 or self._ttl <= 0 or len(read) > self._kept.maxsize:
-                return
-            before = len(self._kept)
-            self._kept[key] = _CachedResult(value, read, change, self._clock())
-            while len(self._kept) > self._entries:
-                self._kept.popitem()
-            self.statistics["evicted"] += before + 1 - len(self._kept)
-
-    def clear(self) -> None:
-        """Remove all results, for example after the clock was changed."""
-        with self._guard:
-            self._kept.clear()
-            self._asked.clear()

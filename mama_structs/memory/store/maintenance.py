@@ -13,6 +13,7 @@ from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.graph.results import ErasureReport, JsonlImport
 from mama_structs.memory.records import record_plans
+from mama_structs.memory.records.record_notes import complete_index
 from mama_structs.memory.types.engine import ProgressCallback
 from mama_structs.memory.types.model import MaintenanceReport, from_milliseconds, to_milliseconds
 from mama_structs.memory.types.requests import check_file, check_progress
@@ -60,7 +61,9 @@ async def check(shared: NamespaceServices, progress: ProgressCallback | None) ->
 async def rebuild(shared: NamespaceServices, progress: ProgressCallback | None) -> list[str]:
     """Rebuild all indexes, and return a line for each damaged row; see `mama_structs.admin.rebuild`."""
     shared.check()
-    return await shared.engine.rebuild(progress)
+    damaged = await shared.engine.rebuild(progress)
+    await complete_index(shared, is_damaged=True)
+    return damaged
 
 
 async def reembed(shared: NamespaceServices, embedder: Embedder, progress: ProgressCallback | None) -> int:
@@ -108,5 +111,4 @@ def figures(shared: NamespaceServices) -> dict[str, Any]:
         embedding=attrs.asdict(shared.embedding.stats),
         **({} if reranking is None else {"reranking": attrs.asdict(reranking.stats)}),
         **({} if judging is None else {"judging": attrs.asdict(judging.stats)}),
-        traversal_cache=dict(shared.cache.statistics),
     )

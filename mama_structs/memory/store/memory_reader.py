@@ -699,9 +699,7 @@ class MemoryReader:
 
     async def _traverse(self, request: TraversalRequest) -> Results[TraversedMemory]:
         now_ms = to_milliseconds(self._shared.now)
-        return await self._shared.read(
-            lambda reader: results.traversal(reader, request, self._shared.cache, now_ms=now_ms)
-        )
+        return await self._shared.read(lambda reader: results.traversal(reader, request, now_ms=now_ms))
 
     async def details(
         self, memory: MemoryLike, *, link_types: Iterable[LinkType | str] | LinkType | str | None = None
@@ -730,7 +728,7 @@ class MemoryReader:
     # Statistics
 
     async def stats(self) -> dict[str, Any]:
-        """Return current statistics: memories by type, links, vectors, the traversal cache."""
+        """Return current statistics: memories by type, links, vectors and the models."""
         await self._shared.read(lambda reader: reader.change)
         return self._figures()
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from array import array
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
 
@@ -287,43 +285,6 @@ def check_vectors(vectors: Vectors, dimensions: int) -> None:
         raise ValueError(f"vectors must be of shape (pieces, {dimensions}), got {vectors.shape}")
     if not are_unit_vectors(vectors):
         raise ValueError("vectors must be finite and of length 1")
-
-
-class RecentChangeLog:
-    """Bounded log of recent changes, with the nodes that each of them touched."""
-
-    def __init__(self, size: int = 4096) -> None:
-        # Nodes are stored as arrays, because a set of a few integers takes ten times the memory.
-        self._changes: deque[tuple[int, array[int]]] = deque()
-        self._size = size
-        self._floor = 0
-
-    def reset(self, change: int) -> None:
-        """Clear the log. Afterwards the log covers only changes after *change*."""
-        self._changes.clear()
-        self._floor = change
-
-    def note(self, change: int, nodes: Iterable[int]) -> None:
-        """Record the nodes that a change touched. Changes must be recorded in ascending order."""
-        self._changes.append((change, array("q", nodes)))
-        while len(self._changes) > self._size:
-            self._floor = max(self._floor, self._changes.popleft()[0])
-
-    def forget(self, after: int) -> None:
-        """Remove the changes with numbers above *after*, because they were rolled back."""
-        while self._changes and self._changes[-1][0] > after:
-            self._changes.pop()
-
-    def since(self, change: int) -> frozenset[int] | None:
-        """Return the nodes touched after *change*, or None if the log no longer covers them."""
-        if change < self._floor:
-            return None
-        touched: set[int] = set()
-        for number, nodes in reversed(self._changes):
-            if number <= change:
-                break
-            touched.update(nodes)
-        return frozenset(touched)
 
 
 def are_unit_vectors(vectors: NDArray[np.float32]) -> bool:

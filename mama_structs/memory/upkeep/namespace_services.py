@@ -17,8 +17,6 @@ from mama_structs._internal.event_loop import LoopGuard, is_model_call
 from mama_structs.errors import MemoryNotFound, SessionClosed
 from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.protocol import shared_dimensions
-from mama_structs.memory.graph.results import TraversedMemory
-from mama_structs.memory.graph.traversal import TraversalCache
 from mama_structs.memory.save.automatic_links import LinkingContext
 from mama_structs.memory.save.judge_runner import JudgeRunner
 from mama_structs.memory.search.reranker_runner import RerankerRunner
@@ -70,7 +68,6 @@ class NamespaceServices:
     find_mentions: Callable[[str], Sequence[str]] = attrs.field(default=lambda _text: (), kw_only=True)
     erase_texts: EraseTexts = attrs.field(default=erasure.erase_no_texts, kw_only=True)
     clock: Callable[[], float] = attrs.field(default=time.time, kw_only=True)
-    cache: TraversalCache[list[TraversedMemory]] = attrs.field(init=False)
     record: EmbedderRecord = attrs.field(init=False)
     # The embedder to which `reembed` is switching, None at other times.
     next_embedder_record: EmbedderRecord | None = attrs.field(default=None, init=False)
@@ -83,9 +80,6 @@ class NamespaceServices:
 
     def _use(self, embedding: EmbeddingService) -> None:
         self.embedding, self.record = embedding, embedder_record(embedding.embedder)
-        self.cache = TraversalCache(
-            entries=self.settings.traversal_cache_entries, ttl=self.settings.traversal_cache_ttl
-        )
 
     @property
     def linking(self) -> LinkingContext:

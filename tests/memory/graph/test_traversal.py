@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import unicodedata
 from datetime import UTC, datetime
 
@@ -375,3 +376,21 @@ def test_holding_returns_newest_end_or_cycle_member(ages, links):
         expected[one] = min(ends or circles, key=ages.index)
 
     assert {one: end for one, end in expected.items() if one != end} == graph.find_superseded(links, ages)
+
+
+def test_garbage_collection_is_paused_during_traversal():
+    """It is enabled again afterwards, also after errors, unless the host had disabled it."""
+    with graph.disable_garbage_collection():
+        during = gc.isenabled()
+    with pytest.raises(ZeroDivisionError), graph.disable_garbage_collection():
+        raise ZeroDivisionError
+    after = gc.isenabled()
+    gc.disable()
+    try:
+        with graph.disable_garbage_collection():
+            pass
+        off = gc.isenabled()
+    finally:
+        gc.enable()
+
+    assert (False, True, False) == (during, after, off)

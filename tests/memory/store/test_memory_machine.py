@@ -501,10 +501,6 @@ class MemoryMachine(RuleBasedStateMachine):
     @rule(seconds=TIMES)
     def time_passes(self, seconds):
         self.clock.step(seconds)
-        for actor in self.actors:
-            for memories, _ in actor._open.values():
-                # Cached strengths expire by a clock that this test does not control, so clear the cache.
-                memories._shared.cache.clear()
 
     # Failures
 
