@@ -286,17 +286,21 @@ class MemorySettings(JsonMixin):
     Args:
         linking: Rules for automatic links: a `LinkingPolicy`, or the name of a preset.
         exact_up_to: Up to this number of memories, vectors are compared exactly; above it, an HNSW index is used.
-        traversal_cache_entries: Maximum number of cached traversal results.
-        traversal_cache_ttl: Seconds for which they may be reused.
         prune_every: Seconds after which `admin.maintain` prunes again.
         prune_below: Automatic links with a stored confidence below this value, 0 to 1, are pruned.
         prune_temporal_after: Seconds after which automatic temporal links are pruned.
         max_content: Maximum number of characters of one memory's text.
         max_evidence: Maximum size of an evidence text, in bytes (UTF-8).
+        load_embedder_at_open: If True, a thread loads the embedder's model while the session opens. If False, the model
+            is loaded when a vector is needed, so a session that uses no memories does not need its memory.
         embedding_cache_entries: Maximum number of texts whose vectors are cached.
         rerank_timeout: Timeout of the reranker in seconds, if the session has one.
         judge_timeout: Timeout of the judge in seconds, if the session has one.
         rerank_limit: Maximum number of top hits that are reranked.
+        record_versions: Maximum number of former versions of a record that `RecordStore.history` returns. A put with
+            *keep_history* deletes older ones.
+        record_versions_ttl: Seconds after which a replaced version is left out, and deleted by the next put; None for
+            never.
         snapshot_every: Changes after which a snapshot of the views is written; at least an eighth of all changes.
 
     Raises:
@@ -308,17 +312,21 @@ class MemorySettings(JsonMixin):
         factory=LinkingPolicy, converter=_convert_policy, validator=setting_validator(_check_instance, LinkingPolicy)
     )
     exact_up_to: int = attrs.field(default=5_000, validator=COUNT_VALIDATOR)
-    traversal_cache_entries: int = attrs.field(default=100, validator=COUNT_VALIDATOR)
-    traversal_cache_ttl: float = attrs.field(default=300.0, validator=SPAN_VALIDATOR)
     prune_every: float = attrs.field(default=7 * 86400.0, validator=SPAN_VALIDATOR)
     prune_below: float = attrs.field(default=0.2, validator=RATIO_VALIDATOR)
     prune_temporal_after: float = attrs.field(default=30 * 86400.0, validator=SPAN_VALIDATOR)
     max_content: int = attrs.field(default=1_000_000, validator=POSITIVE_COUNT_VALIDATOR)
     max_evidence: int = attrs.field(default=16 * 2**20, validator=COUNT_VALIDATOR)
+    load_embedder_at_open: bool = attrs.field(default=True, validator=BOOL_VALIDATOR)
     embedding_cache_entries: int = attrs.field(default=2_048, validator=COUNT_VALIDATOR)
     rerank_timeout: float = attrs.field(default=2.0, validator=SECONDS_VALIDATOR)
     judge_timeout: float = attrs.field(default=10.0, validator=SECONDS_VALIDATOR)
     rerank_limit: int = attrs.field(default=50, validator=POSITIVE_COUNT_VALIDATOR)
+    record_versions: int = attrs.field(default=1_000, validator=COUNT_VALIDATOR)
+    record_versions_ttl: float | None = attrs.field(
+        default=None,
+        validator=attrs.validators.optional(setting_validator(check_seconds, maximum=MAX_SPAN_SECONDS)),
+    )
     snapshot_every: int = attrs.field(default=10_000, validator=POSITIVE_COUNT_VALIDATOR)
 
 

@@ -79,13 +79,22 @@ EXTRA = {
         [("MemoryStore", "conflicts"), ("MemoryStore", "dismiss_conflict")],
         "list and dismiss the conflicts that saves detected; came after the table",
     ),
+    ("MemorySettings", "load_embedder_at_open"): "came after the table",
+    **dict.fromkeys(
+        [("SentenceEmbedder", "load_model"), ("UniversalSentenceEmbedder", "load_model")],
+        "called when a session opens; came after the table",
+    ),
+    **dict.fromkeys([("MemorySettings", "record_versions"), ("MemorySettings", "record_versions_ttl")], NEW),
     ("RefStore", "run_in_thread"): "stores texts that are too long for the event loop; came after the table",
     ("RefStream", "finish"): "stores answers that are too long for the event loop; came after the table",
     ("McpServer", "create_initialization_options"): "overrides a method of the MCP SDK",
 }  # fmt: skip
 
 # Members of the table that do not exist, with the reason.
-ABSENT = {}
+ABSENT = dict.fromkeys(
+    [("MemorySettings", "traversal_cache_entries"), ("MemorySettings", "traversal_cache_ttl")],
+    "traversals are not cached: see docs/internals/open-points.md",
+)
 
 # FastAPI converts a value with `keys` by `dict(value)`.
 JSON_NAMES = {"to_dict", "to_json", "keys"}

@@ -28,7 +28,11 @@ def imports_of(file):
 
 @pytest.mark.parametrize(
     ("package", "importer"),
-    [("hnswlib", "memory/engines/local/views/hnsw.py"), ("regex", "_internal/lazy_import.py")],
+    [
+        ("hnswlib", "memory/engines/local/views/hnsw_libraries.py"),
+        ("voyager", "memory/engines/local/views/hnsw_libraries.py"),
+        ("regex", "_internal/lazy_import.py"),
+    ],
 )
 def test_package_is_imported_by_one_module_only(package, importer):
     importers = [file for file in ROOT.rglob("*.py") if package in imports_of(file)]

@@ -201,6 +201,7 @@ def test_importing_package_loads_nothing_heavy():
         "aiohttp",
         "numpy",
         "hnswlib",
+        "voyager",
         "msgspec",
         "cattrs",
         "attrs",
@@ -238,7 +239,9 @@ def test_values_and_options_load_without_network_modules():
     names = "Session, ReferenceOptions, Settings, IdScheme, EntityId, Resolver, Source, with_references"
     loaded = set(python(f"import sys; from mama_structs import {names}; print(*sys.modules)").split())
 
-    assert [] == [name for name in ("aiohttp", "numpy", "hnswlib", "msgspec", "cattrs", "diskcache") if name in loaded]
+    assert [] == [
+        name for name in ("aiohttp", "numpy", "hnswlib", "voyager", "msgspec", "cattrs", "diskcache") if name in loaded
+    ]
 
 
 def test_package_has_py_typed():

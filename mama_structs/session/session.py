@@ -543,8 +543,14 @@ class Session:
 
         """
         self._check()
-        # Compile the cues in a thread. Otherwise `tools_for` would block the event loop for a quarter of a second.
-        await run_in_own_thread(lambda: self.exposed_tools.selector.detect(""))
+
+        def load() -> None:
+            from mama_structs.session import recall_builder  # noqa: F401, PLC0415 - loaded for later calls
+
+            self.exposed_tools.selector.detect("")
+
+        # Use a thread. Otherwise `recall` and `tools_for` would block the event loop for a quarter of a second.
+        await run_in_own_thread(load)
         await self.memories._warm_up()
 
     def stats(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import stat
+import threading
 import warnings
 from typing import Any
 
@@ -22,8 +23,9 @@ from mama_structs.errors import (
     UnknownTool,
     WrongLoop,
 )
+from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.references.schemes import IdScheme
-from mama_structs.settings import ReferenceSettings
+from mama_structs.settings import MemorySettings, ReferenceSettings
 from mama_structs.testing.fakes import FakeSource
 
 GUILD = {"0-1": {"id": "0-1", "name": "Orbital"}}
@@ -344,6 +346,24 @@ def test_call_in_forked_child_raises_wrong_loop():
         assert 0 == asyncio.run(run())
 
 
+@pytest.mark.parametrize("at_open", [True, False])
+async def test_session_loads_the_model_when_it_opens(at_open):
+    """A save waits for the model. The setting delays loading until a vector is needed."""
+
+    class Loadable(HashEmbedder):
+        def load_model(self) -> None:
+            loaded.set()
+
+    loaded = threading.Event()
+    settings = Settings(memory=MemorySettings(load_embedder_at_open=at_open))
+    async with Session.open(embedder=Loadable(dimensions=32), settings=settings) as session:
+        if at_open:
+            await asyncio.to_thread(loaded.wait, 600)
+        await session.memories.save_context("Shields first")
+        assert at_open == loaded.is_set()
+        assert ["Shields first"] == [hit.content for hit in await session.memories.search("shields")]
+
+
 async def test_warm_up_loads_embedder_before_first_search(caplog):
     """After the warm-up, a search embeds only its query."""
     # Import the module of `_load_model`, because this function caches the model.
@@ -351,7 +371,8 @@ async def test_warm_up_loads_embedder_before_first_search(caplog):
 
     universal._load_model.cache_clear()
     caplog.set_level(logging.INFO, "mama_structs")
-    async with Session.open() as session:
+    settings = Settings(memory=MemorySettings(load_embedder_at_open=False))
+    async with Session.open(settings=settings) as session:
         assert [] == [one for one in caplog.messages if "encoder" in one]
         await session.preload()
         told = [one for one in caplog.messages if "loading the sentence encoder" in one]

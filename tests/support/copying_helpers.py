@@ -3,6 +3,7 @@
 from memory_helpers import SMALL
 
 from mama_structs import Session, admin
+from mama_structs.memory.types.record import is_index_note
 
 ADA = "user:ada"
 TEXT = "the whole log " * 20
@@ -50,7 +51,8 @@ async def exported(place):
         async with opened(place, name, f"to look {name}") as session:
             await admin.export_jsonl(session.memories, file)
             notes = await session.memories._shared.read(lambda reader: reader.notes())
-        found[name] = file.read_bytes(), notes
+        # Each store derives the index of records itself.
+        found[name] = file.read_bytes(), {one: text for one, text in notes.items() if not is_index_note(one)}
         for info in await admin.list_conversations(place, namespace=name):
             async with opened(place, name, info.name) as session:
                 told = session._conversation.recall_log._rows

@@ -9,7 +9,7 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import attrs
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from mama_structs._internal import validation as _check
 from mama_structs._internal.event_loop import LoopGuard, SerialThread, run_in_own_thread, run_to_completion
+from mama_structs._internal.introspection import is_async_callable
 from mama_structs._internal.telemetry import instrument
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, SessionClosed
 from mama_structs.memory.embedding.chunks import MIN_TOKENS, replace_surrogates, split_text
@@ -43,6 +44,7 @@ MAX_CONSECUTIVE_FAILURES: Final = (
 MIN_MEAN_LENGTH: Final = 1e-6  # If the mean of several unit vectors is shorter, the vectors cancel each other out.
 PIECES_PER_TURN: Final = 256  # Number of chunks to process before other tasks of the event loop may run.
 MIN_CHARS_FOR_THREAD: Final = 20_000  # Longer texts are split in a thread.
+LOADING_DELAY_SECONDS: Final = 0.5
 CLOSE_TIMEOUT_SECONDS: Final = 5.0  # Maximum time that close() waits for the embedding thread.
 
 
@@ -105,6 +107,7 @@ class EmbeddingService:
         self._texts: dict[bytes, _PendingPiece] = {}
         self._queues: dict[Kind, deque[_PendingPiece]] = {"query": deque(), "document": deque()}
         self._task: asyncio.Task[None] | None = None
+        self._loading: asyncio.Task[None] | None = None
         self._thread = SerialThread("mama-structs-embedding")
         self._caller_count = 0
         self._calibration_lock = asyncio.Lock()
@@ -116,6 +119,23 @@ class EmbeddingService:
         async with self._calibration_lock:
             self._check()
             return await calibrate_embedder(self.embedder, in_thread=self._thread.run)
+
+    def start_loading(self) -> None:
+        """
+        Load the embedder's model in the thread of this service, if the embedder has a method ``load_model``.
+
+        Meanwhile, calls for vectors wait. If the model cannot be loaded, they raise the error.
+        """
+        load = getattr(self.embedder, "load_model", None)
+        if callable(load) and not is_async_callable(load) and self._loading is None:
+            self._loading = asyncio.create_task(self._load(load), name="mama-structs-embedder-loading")
+
+    async def _load(self, load: Callable[[], object]) -> None:
+        # Closing waits for a model that is being loaded, so do not begin in sessions that are closed at once.
+        await asyncio.sleep(LOADING_DELAY_SECONDS)
+        # The first call for vectors loads the model again, and raises the error.
+        with contextlib.suppress(Exception):
+            await self._thread.run(load)
 
     async def embed_documents(self, texts: Sequence[str]) -> list[Vectors]:
         """
@@ -158,11 +178,12 @@ class EmbeddingService:
             self._thread.abandon()
 
     async def _close(self) -> None:
-        task = self._task
-        if task is not None and not task.done():
+        running = [task for task in (self._task, self._loading) if task is not None and not task.done()]
+        for task in running:
             task.cancel()
+        if running:
             with contextlib.suppress(asyncio.CancelledError, Exception):
-                await asyncio.wait([task])
+                await asyncio.wait(running)
         self._fail_pending()
         await self._thread.close(wait=CLOSE_TIMEOUT_SECONDS)
 

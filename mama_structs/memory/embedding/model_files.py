@@ -1,15 +1,32 @@
-"""Model files in other distributions: verification of their hashes before they are loaded."""
+"""Loading of model files from other distributions: one thread at a time, and only files with the expected hashes."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Mapping
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Final
 
 from mama_structs.errors import EmbeddingFailed
 
 INSTALL_HINT = "pip install 'mama-structs[{}]'"
+
+_loading: Final = SimpleNamespace(lock=threading.Lock())
+if hasattr(os, "register_at_fork"):  # pragma: no branch - not available on Windows
+    # In a forked child, no thread could release a lock that another thread held, so create a new lock.
+    os.register_at_fork(after_in_child=lambda: vars(_loading).update(lock=threading.Lock()))
+
+
+@contextmanager
+def lock_model_loading() -> Iterator[None]:
+    """Prevent other threads from loading a model concurrently."""
+    with _loading.lock:
+        yield
 
 
 def verify_model_files(

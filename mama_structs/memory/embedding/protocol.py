@@ -105,6 +105,7 @@ class Embedder(Protocol):
 
     An embedder may also have a ``fingerprint``, a text that changes whenever its vectors change.
     It may have a ``batch_size``, its preferred number of texts per call.
+    It may have a synchronous method ``load_model()``: a session calls it in a thread, soon after opening.
     It may have ``shared_dimensions`` and ``adjust_query(text, vector)``, see `QueryVectors`.
     """
 
@@ -360,7 +361,8 @@ def shared_norms(vectors: NDArray[FloatT], shared_dimensions: int) -> NDArray[Fl
     It is 1 for a vector without a rest, also for a vector of zeros.
     """
     norms, rest = np.ones(len(vectors), vectors.dtype), has_rest(vectors, shared_dimensions)
-    shared = vectors[rest, :shared_dimensions]
+    # Slicing all vectors avoids the copy that selecting those with a rest makes.
+    shared = (vectors if rest.all() else vectors[rest])[:, :shared_dimensions]
     norms[rest] = np.maximum(np.sqrt(np.einsum("ij,ij->i", shared, shared)), np.finfo(vectors.dtype).tiny)
     return norms
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import threading
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
@@ -15,7 +14,8 @@ from mama_structs._internal import validation as _check
 from mama_structs.memory.embedding import english_encoder, sentence_encoder
 from mama_structs.memory.embedding.background import Background, load_background
 from mama_structs.memory.embedding.chunks import replace_surrogates
-from mama_structs.memory.embedding.english_encoder import load_english_encoder
+from mama_structs.memory.embedding.english_encoder import EnglishEncoder, load_english_encoder
+from mama_structs.memory.embedding.model_files import lock_model_loading
 from mama_structs.memory.embedding.protocol import Calibration, Kind, QueryVectors, Vectors
 from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder
 from mama_structs.memory.types.languages import detect_language
@@ -32,8 +32,6 @@ MIN_LAST_COMPONENT: Final = 1e-4
 
 _FINGERPRINT: Final = "1"  # Increase it if the layout of the vectors changes.
 _CALIBRATION: Final = Calibration(0.241, 9.1, threshold=0.9)
-
-_lock = threading.Lock()
 
 
 def is_installed() -> bool:
@@ -80,6 +78,22 @@ class SentenceEmbedder:
         hashes = (sentence_encoder.EXPECTED_SHA256["weights.npz"], english_encoder.EXPECTED_SHA256["model.onnx"])
         return " ".join((self.name, _FINGERPRINT, *(one[:32] for one in hashes)))
 
+    def load_model(self) -> None:
+        """
+        Load both models, if this process has not loaded them yet.
+
+        Raises:
+            EmbeddingFailed: As for `embed`.
+
+        """
+        self._load()
+
+    def _load(self) -> tuple[UniversalSentenceEmbedder, EnglishEncoder]:
+        shared = UniversalSentenceEmbedder(threads=self.threads)
+        shared.load_model()
+        with lock_model_loading():
+            return shared, load_english_encoder(self.threads)
+
     def embed(self, texts: Sequence[str], *, kind: Kind = "document") -> Vectors:
         """
         Return a unit vector for each text.
@@ -98,12 +112,11 @@ class SentenceEmbedder:
 
         """
         del kind
-        with _lock:  # Prevents two threads from loading the model concurrently.
-            encoder = load_english_encoder(self.threads)
+        multilingual, encoder = self._load()
         texts = [replace_surrogates(text) for text in texts]
         vectors = np.zeros((len(texts), self.dimensions), np.float32)
         shared, rest = vectors[:, :_SHARED_DIMENSIONS], vectors[:, _SHARED_DIMENSIONS:]
-        shared[:] = UniversalSentenceEmbedder(threads=self.threads).embed(texts)
+        shared[:] = multilingual.embed(texts)
         english = [row for row, text in enumerate(texts) if detect_language(text) == "en"]
         if english:
             shared[english] *= SHARED_SCALE

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 import logging
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
@@ -15,7 +14,7 @@ import numpy as np
 from mama_structs._internal import validation as _check
 from mama_structs._internal.lazy_import import load_module
 from mama_structs.memory.embedding.chunks import replace_surrogates
-from mama_structs.memory.embedding.model_files import verify_model_files
+from mama_structs.memory.embedding.model_files import lock_model_loading, verify_model_files
 from mama_structs.memory.embedding.protocol import Calibration, Kind, Vectors
 
 _log: Final = logging.getLogger("mama_structs")
@@ -30,8 +29,6 @@ EXPECTED_SHA256: Final[Mapping[str, str]] = {
 }
 
 _CALIBRATION: Final = Calibration(0.227, 8.6, threshold=0.9)
-
-_lock = threading.Lock()
 
 
 def is_installed() -> bool:
@@ -77,6 +74,20 @@ class UniversalSentenceEmbedder:
         """Distribution and hash of the model weights. The hash is verified when the weights are loaded."""
         return f"{_DISTRIBUTION} {EXPECTED_SHA256['weights.npz'][:32]}"
 
+    def load_model(self) -> None:
+        """
+        Load the model, if this process has not loaded it yet.
+
+        Raises:
+            EmbeddingFailed: As for `embed`.
+
+        """
+        self._load()
+
+    def _load(self) -> Any:
+        with lock_model_loading():
+            return _load_model(self.threads)
+
     def embed(self, texts: Sequence[str], *, kind: Kind = "document") -> Vectors:
         """
         Return a unit vector for each text.
@@ -95,8 +106,7 @@ class UniversalSentenceEmbedder:
 
         """
         del kind
-        with _lock:  # Prevents two threads from loading the model concurrently.
-            model = _load_model(self.threads)
+        model = self._load()
         if not texts:
             return np.empty((0, self.dimensions), dtype=np.float32)
         return np.asarray(model.encode([replace_surrogates(text) for text in texts]), dtype=np.float32)
@@ -105,7 +115,7 @@ class UniversalSentenceEmbedder:
 @functools.cache
 def _load_model(threads: int) -> Any:
     """Return this process's model for a number of threads, loading and verifying it at the first call."""
-    _log.info("loading the sentence encoder, once in this process; session.preload() does so before it is needed")
+    _log.info("loading the sentence encoder, once in this process; embedding waits for it")
     verify_model_files(
         _PACKAGE,
         EXPECTED_SHA256,

@@ -7,6 +7,7 @@ than a shared verb.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from datetime import datetime
@@ -144,20 +145,24 @@ def find_newer_statements(
     )
     for memory in newest_first:
         texts.setdefault(memory.id, memory.content[:MAX_COMPARED_CHARS])
-    # The candidates usually contain the compared memories, so analyse each text once.
-    terms = {memory_id: query_terms(text) for memory_id, text in texts.items()}
-    rarities = reader.rarity({term: 1.0 for hit in compared.values() for term in terms[hit.memory.id]})
+
+    # The candidates usually contain the compared memories, and many are older, so analyse each text once and if needed.
+    @functools.cache
+    def terms_of(memory_id: str) -> Mapping[str, float]:
+        return query_terms(texts[memory_id])
+
+    rarities = reader.rarity({term: 1.0 for hit in compared.values() for term in terms_of(hit.memory.id)})
     # Inversely proportional to the number of memories that contain the word.
     weights = {term: math.exp(rarity) for term, rarity in rarities.items()}
     query_words = query_terms(rewrite_first_person(query) or query).keys()
     newer: dict[str, NewerStatement] = {}
     for hit in compared.values():
-        own = {term: weights.get(term, 0.0) for term in terms[hit.memory.id]}
+        own = {term: weights.get(term, 0.0) for term in terms_of(hit.memory.id)}
         overlaps = {
-            one.id: _compute_overlap(own, terms[one.id]) for one in newest_first if _may_replace(one, hit.memory)
+            one.id: _compute_overlap(own, terms_of(one.id)) for one in newest_first if _may_replace(one, hit.memory)
         }
         alike = [one for one in newest_first if overlaps.get(one.id, 0.0) >= MIN_OVERLAP]
-        on_subject = {one.id for one in alike if query_words & own.keys() & terms[one.id].keys()}
+        on_subject = {one.id for one in alike if query_words & own.keys() & terms_of(one.id).keys()}
         found = _select_newer(hit.memory, alike, overlaps, on_subject, has_other_value)
         if found is not None:
             newer[hit.memory.id] = found

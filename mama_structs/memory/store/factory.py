@@ -86,6 +86,8 @@ async def open_memories(
     async with contextlib.AsyncExitStack() as closing:
         service = EmbeddingService(chosen, cache_entries=settings.embedding_cache_entries)
         closing.push_async_callback(service.close)
+        if settings.load_embedder_at_open and not isinstance(embedder, UnavailableEmbedder):
+            service.start_loading()
         reranker_runner = judge_runner = None
         if reranker is not None:
             reranker_runner = RerankerRunner(reranker, loop=loop, seconds=seconds, at_most=at_most)

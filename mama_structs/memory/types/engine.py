@@ -12,7 +12,6 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from hashlib import sha256
 from typing import Any, Final, Literal, Protocol, TypeVar
 from urllib.parse import quote
 
@@ -21,6 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs._internal.json_conditions import field_filter_name, value_filter_names
 from mama_structs._internal.jsonable import canonical_json
 from mama_structs.errors import EmbedderMismatch
 from mama_structs.memory.types.model import (
@@ -79,10 +79,8 @@ _SAMPLE_BITS: Final = 10
 _PAGE_MEMORIES: Final = 256
 MAX_DUPLICATES: Final = 64
 """Maximum number of duplicates examined per fingerprint. Hosts may store any number of them."""
-FILTER_NAMES_VERSION: Final = 1
+FILTER_NAMES_VERSION: Final = 2
 """Version of the names that `filter_names` returns. Snapshots with names of another version are rejected."""
-# PostgreSQL limits the length of an index key.
-_MAX_FILTER_NAME_CHARS: Final = 200
 NEVER_EXPIRES_MS: Final = 2**63 - 1
 """End of validity of memories that never expire, in milliseconds since 1970."""
 
@@ -118,7 +116,8 @@ class EngineFilter:
     of these memories. *labels*: it is a record whose labels start with these, or equal them if *nested* is False.
     *tags*: it has all of these tags, after NFC normalization. *source*: it has this source, after NFC normalization.
     *outcome*, *created_by*: its metadata have these values. *extra*: its extra data have JSON values under these keys
-    that are equal by the rules of `canonical_json`; the keys are compared without normalization.
+    that are equal by the rules of `canonical_json`; the keys are compared without normalization. *values*: it is a
+    record with all of these names of values, see `value_filter_names`.
 
     *namespace*: it is in this namespace. An engine may ignore this condition, because its memories are all in one
     namespace: the store reads only the namespaces that match, and removes the condition before it calls an engine.
@@ -140,6 +139,7 @@ class EngineFilter:
     outcome: Outcome | None = None
     created_by: CreatedBy | None = None
     extra: Mapping[str, Any] | None = attrs.field(default=None, eq=_extra_key)
+    values: tuple[str, ...] | None = None
     namespace: str | None = None
 
     @property
@@ -152,8 +152,8 @@ class EngineFilter:
         named += _metadata_filter_names(self.tags or (), self.source, self.outcome, self.created_by)
         for key, value in (self.extra or {}).items():
             # For a value that no filter can match, use a name that no memory has.
-            named.append(_extra_filter_name(key, value) or _field_filter_name("extra", ""))
-        return named
+            named.append(_extra_filter_name(key, value) or field_filter_name("extra", ""))
+        return [*named, *(self.values or ())]
 
     def matches(self, memory: Memory) -> bool:
         """Return True if a memory satisfies all conditions."""
@@ -172,6 +172,7 @@ class EngineFilter:
             and (self.outcome is None or memory.outcome == self.outcome)
             and (self.created_by is None or memory.metadata.created_by == self.created_by)
             and all(_has_extra(memory.metadata.extra, key, value) for key, value in (self.extra or {}).items())
+            and (self.values is None or set(self.values) <= set(filter_names(memory)))
             and (self.namespace is None or memory.namespace == self.namespace)
             and (self.valid_at is None or memory.valid_until is None or memory.valid_until > self.valid_at)
         )
@@ -190,8 +191,8 @@ def filter_names(memory: Memory) -> tuple[str, ...]:
     Return the names by which filters find a memory.
 
     These are its mentions, the memories that it cites as evidence, its tags, source, outcome, creator and extra data,
-    and the labels of a record. The names of different conditions never collide: mentions begin with no NUL, ids and
-    labels with one, and all others with two.
+    and the labels and values of a record. The names of different conditions never collide: mentions begin with no NUL,
+    ids and labels with one, and all others with two.
     """
     own = memory.metadata
     named = (
@@ -203,7 +204,7 @@ def filter_names(memory: Memory) -> tuple[str, ...]:
     if not isinstance(own, RecordMetadata):
         return named
     whole = (labels_filter_name(own.labels[:length]) for length in range(len(own.labels) + 1))
-    return (*named, *whole, labels_filter_name(own.labels, nested=False))
+    return (*named, *whole, labels_filter_name(own.labels, nested=False), *value_filter_names(own.value))
 
 
 def _metadata_filter_names(
@@ -211,33 +212,25 @@ def _metadata_filter_names(
 ) -> Iterator[str]:
     """Yield the filter names of metadata fields."""
     for tag in tags:
-        yield _field_filter_name("tag", to_nfc(tag))
+        yield field_filter_name("tag", to_nfc(tag))
     if source is not None:
-        yield _field_filter_name("source", to_nfc(source))
+        yield field_filter_name("source", to_nfc(source))
     for field, value in (("outcome", outcome), ("created_by", created_by)):
         if value is not None:
-            yield _field_filter_name(field, value)
+            yield field_filter_name(field, value)
 
 
 def _extra_filter_name(key: str, value: object) -> str | None:
     """Return the filter name of an item of extra data, or None if no filter can match the value."""
     # Encode key and value as one JSON array, so that the end of the key is unambiguous.
     text = canonical_json([key, value])
-    return None if text is None else _field_filter_name("extra", text)
-
-
-def _field_filter_name(field: str, text: str) -> str:
-    """Return the filter name of a field's value. A long value is replaced with its SHA-256."""
-    if len(text) <= _MAX_FILTER_NAME_CHARS:
-        return f"\0\0{field}={text}"
-    # A different separator prevents collisions of hashes with short texts.
-    return f"\0\0{field}#{sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    return None if text is None else field_filter_name("extra", text)
 
 
 def _mention_filter_name(mention: str) -> str:
     """Return the filter name of a mentioned id."""
     # A stored id has no control characters, but a filter may name any text.
-    return _field_filter_name("mention", mention) if mention.startswith("\0") else mention
+    return field_filter_name("mention", mention) if mention.startswith("\0") else mention
 
 
 def evidence_filter_name(memory_id: str) -> str:
@@ -551,6 +544,14 @@ class Reader(Protocol):
     def word_scores(self, query: Query, nodes: Nodes) -> Scores:
         """Return the BM25 score of each node for the query, or 0 if the node shares no term with the query."""
 
+    def words_many(self, queries: Sequence[Query], limit: int) -> list[Matches]:
+        """Return the results of `words` for each query."""
+        return [self.words(query, limit) for query in queries]
+
+    def word_scores_many(self, queries: Sequence[Query], nodes: Sequence[Nodes]) -> list[Scores]:
+        """Return the results of `word_scores` for each query and its nodes."""
+        return [self.word_scores(query, own) for query, own in zip(queries, nodes, strict=True)]
+
     def lengths(self, nodes: Nodes) -> Scores:
         """Return the number of terms of each node's text, or 0 if the node is not indexed yet."""
 
@@ -611,9 +612,6 @@ class Reader(Protocol):
     def relationships(self) -> dict[str, int]:
         """Return the relationship words of all links, with the number of links per word."""
 
-    def changed_nodes_since(self, change: int) -> frozenset[int] | None:
-        """Return the nodes that were changed or relinked after *change*, or None if unknown."""
-
     def scan(self, *, after: int = -1, limit: int | None = None) -> list[ScannedMemory]:
         """Return up to *limit* memories in order of saving, starting after the node *after*."""
 
@@ -633,11 +631,14 @@ class Reader(Protocol):
     def notes(self, prefix: str = "") -> dict[str, str]:
         """Return the notes whose names start with *prefix*, sorted by name."""
 
-    def note_names(self, prefix: str = "") -> list[str]:
+    def note_names(
+        self, prefix: str = "", *, after: str | None = None, limit: int | None = None, last_first: bool = False
+    ) -> list[str]:
         """
         Return the names of notes that start with *prefix*, without reading the notes.
 
-        They are sorted by code points.
+        They are sorted by code points, or in reverse with *last_first*, and follow *after* in this order. With a
+        *limit*, which needs an ASCII *prefix*, an engine does not read the names beyond it.
         """
 
     def notes_by_name(self, names: Sequence[str]) -> dict[str, str]:
@@ -818,6 +819,19 @@ class Engines(NamespaceDeletion, Protocol):
 
     async def release(self, namespace: str) -> None:
         """Release one use of a namespace. The last release closes the namespace."""
+
+
+def select_names(
+    names: Iterable[str],
+    after: str | None,
+    limit: int | None,
+    last_first: bool,  # noqa: FBT001 - as in `Reader.note_names`
+) -> list[str]:
+    """Return the page of sorted names that `Reader.note_names` describes."""
+    found = sorted(names, reverse=last_first)
+    if after is not None:
+        found = [name for name in found if (name < after if last_first else name > after)]
+    return found[:limit]
 
 
 def write_until_due(writer: Writer, items: Sequence[ItemT], write: Callable[[Writer, ItemT], T]) -> list[T]:

@@ -26,6 +26,9 @@ _MIN_SHARED_WEIGHT: Final = 0.5  # Minimum part of the weight of an item that se
 _MIN_EVIDENCE: Final = 0.5  # Minimum lead over English, which is the default.
 _MIN_EVIDENCE_PER_WORD: Final = 0.08  # Minimum lead in a long text. Some names in program code are foreign words.
 
+# Detecting the language of a text scores its sample up to three times.
+_MAX_CACHED_SCORES: Final = 8
+
 _HANGUL: Final = "\u1100-\u11ff\u3131-\u318e\uac00-\ud7a3"
 _KANA: Final = "\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\uff66-\uff9d"
 _HAN: Final = "\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
@@ -109,6 +112,7 @@ def _detect_latin(sample: str) -> tuple[str, bool]:
     return best if best in LANGUAGES else "", scores[best] >= _MIN_EVIDENCE
 
 
+@functools.lru_cache(_MAX_CACHED_SCORES)
 def _score_latin(sample: str) -> tuple[dict[str, float], int]:
     """Return the weight of the evidence for each language, and the number of words."""
     words, letters = _load_evidence()

@@ -56,11 +56,6 @@ _TAG_NAMES: Final = (
     "ref",
     "fd",
 )
-_TAG_NAME_PATTERN: Final = "|".join(f"[{INVISIBLE_CHARS}]*+".join(name) for name in _TAG_NAMES)
-# Possessive quantifiers, so that a run of blanks is scanned only once.
-_TAG_LIKE_TEXT: Final = re.compile(
-    rf"<[\s{INVISIBLE_CHARS}]*+(?:/[\s{INVISIBLE_CHARS}]*+)?+(?:{_TAG_NAME_PATTERN})(?![A-Za-z0-9_])", re.IGNORECASE
-)
 _MAX_ATTRIBUTE_CHARS: Final = {"title": 80, "type": 20, "lang": 20, "source": 80, "file_path": 200}
 # Maximum length of the values of all other attributes, such as invalid handles and other text from callers.
 _MAX_OTHER_ATTRIBUTE_CHARS: Final = 100
@@ -125,7 +120,7 @@ class Rendering:
         If characters were replaced, the attribute ``replaced`` is their number.
         """
         clean, replaced = _FORBIDDEN_CHARS.subn(_REPLACEMENT, text)
-        end = self._make_end_mark(text) if _TAG_LIKE_TEXT.search(text) else None
+        end = self._make_end_mark(text) if "<" in text and _tag_pattern().search(text) else None
         start = start_tag(name, {**attributes, "replaced": replaced or None, "end": end})
         return f"{start}{clean}{start_tag(f'/{name}', {'end': end})}"
 
@@ -509,6 +504,15 @@ def render_instructions(settings: DescriptorSettings, *, files: bool = False) ->
         blocks.insert(0, _load_prompt("prompt_refs").format(id_rule=ID_RULE))
     prompt = "\n\n".join(blocks)
     return prompt if files else _FILE_CALL_LINE.sub("", prompt)
+
+
+@functools.cache
+def _tag_pattern() -> re.Pattern[str]:
+    """Return the pattern of texts that resemble a tag. Compiling it takes 30 ms, so this is done at the first use."""
+    names = "|".join(f"[{INVISIBLE_CHARS}]*+".join(name) for name in _TAG_NAMES)
+    # Possessive quantifiers, so that a run of blanks is scanned only once.
+    blanks = rf"[\s{INVISIBLE_CHARS}]*+"
+    return re.compile(rf"<{blanks}(?:/{blanks})?+(?:{names})(?![A-Za-z0-9_])", re.IGNORECASE)
 
 
 @functools.cache

@@ -505,3 +505,89 @@ async def test_texts_must_be_a_sequence_of_str(service):
         with pytest.raises(InvalidArgument, match="texts must be a sequence of str"):
             await service.embed_documents(wrong)
     assert [] == await service.embed_documents([])
+
+
+class Loaded(Recorder):
+    """An embedder whose model is loaded when the test releases it."""
+
+    def __init__(self, *, error=None):
+        super().__init__()
+        self.loading_error = error
+        self.begun, self.hold = threading.Event(), threading.Event()
+        self.loads = 0
+
+    def load_model(self):
+        self.begun.set()
+        self.hold.wait(600)
+        self.loads += 1
+        if self.loading_error is not None:
+            raise self.loading_error
+
+
+async def test_call_waits_for_the_model_that_is_being_loaded():
+    """The model is loaded once, in the thread that embeds."""
+    embedder = Loaded()
+    service = EmbeddingService(embedder)
+    service.start_loading()
+    service.start_loading()
+    await asyncio.to_thread(embedder.begun.wait, 600)
+    call = asyncio.ensure_future(service.embed_documents(["a text"]))
+    await asyncio.sleep(0)
+    assert embedder.calls == []
+    embedder.hold.set()
+    await call
+    assert (1, 1) == (embedder.loads, len(embedder.calls))
+    await service.close()
+
+
+async def test_model_that_cannot_be_loaded_fails_the_calls_for_vectors_only():
+    """The error of loading is not logged as an unhandled exception, and a call raises its own error."""
+    embedder = Loaded(error=OSError("no file"))
+    embedder.poison = "text"
+    embedder.hold.set()
+    service = EmbeddingService(embedder)
+    service.start_loading()
+    with pytest.raises(EmbeddingFailed, match="recorder"):
+        await service.embed_documents(["a text"])
+    await service.close()
+
+
+async def test_close_waits_for_the_loading_thread():
+    embedder = Loaded()
+    service = EmbeddingService(embedder)
+    service.start_loading()
+    await asyncio.to_thread(embedder.begun.wait, 600)
+    closing = asyncio.ensure_future(service.close())
+    await asyncio.sleep(0)
+    embedder.hold.set()
+    await closing
+    assert 1 == embedder.loads
+
+
+async def test_embedder_without_model_needs_no_thread(service, recorder):
+    service.start_loading()
+    await asyncio.sleep(0)
+    assert recorder.threads == set()
+
+
+async def test_session_that_is_closed_at_once_loads_no_model():
+    embedder = Loaded()
+    service = EmbeddingService(embedder)
+    service.start_loading()
+    await asyncio.sleep(0)
+    await service.close()
+    assert not embedder.begun.is_set()
+
+
+async def test_async_load_model_is_not_called():
+    """It belongs to another interface, because only a synchronous method can run in a thread."""
+
+    class Other(Recorder):
+        async def load_model(self):
+            raise AssertionError
+
+    service = EmbeddingService(Other())
+    service.start_loading()
+    await service.embed_documents(["a text"])
+    assert service._loading is None
+    await service.close()

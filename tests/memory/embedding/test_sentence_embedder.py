@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from mama_structs import Session
 from mama_structs.errors import EmbedderMismatch, EmbeddingFailed, InvalidArgument
-from mama_structs.memory.embedding import background, english_encoder, sentence_embedder, sentence_encoder
+from mama_structs.memory.embedding import background, english_encoder, model_files, sentence_embedder, sentence_encoder
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import (
     QueryVectors,
@@ -208,7 +208,7 @@ def test_concurrent_first_calls_load_each_model_once(monkeypatch, embedder):
 
     def count(threads):
         calls.append(threads)
-        assert not sentence_embedder._lock.acquire(blocking=False)
+        assert model_files._loading.lock.locked()
         return load(threads)
 
     monkeypatch.setattr(sentence_embedder, "load_english_encoder", count)
@@ -440,6 +440,23 @@ def test_forked_child_embeds(embedder):
         "embedder = SentenceEmbedder(); vectors = embedder.embed(['shield first'] * 3)\n"
         "pid = os.fork()\n"
         "if pid == 0: os._exit(0 if abs(embedder.embed(['shield first'] * 3) - vectors).max() < 1e-5 else 3)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300).stdout
+
+    assert "0" == said.strip()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
+def test_child_forked_during_loading_can_load():
+    """The thread that loads a model exists in the parent only, so it cannot release its lock in the child."""
+    code = (
+        "import os, warnings; warnings.simplefilter('ignore')\n"
+        "from mama_structs.memory.embedding.model_files import lock_model_loading\n"
+        "with lock_model_loading():\n"
+        "    pid = os.fork()\n"
+        "    if pid == 0:\n"
+        "        with lock_model_loading(): os._exit(0)\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300).stdout
