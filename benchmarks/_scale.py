@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib
+import importlib.util
 import json
 import os
 import sys
@@ -80,9 +80,62 @@ def clock(work: Any, *given: Any) -> tuple[float, Any]:
     return time.perf_counter() - started, result
 
 
+class RawHnswlib:
+    """Index of hnswlib."""
+
+    def __init__(self, path: Path) -> None:
+        import hnswlib  # noqa: PLC0415 - optional
+
+        self.path, self.index = path, hnswlib.Index("ip", DIMENSIONS)
+        if path.exists():
+            self.index.load_index(str(path))
+        else:
+            self.index.init_index(1024, M=16, ef_construction=150, random_seed=100)
+
+    def resize(self, count: int) -> None:
+        self.index.resize_index(count)
+
+    def add(self, vectors: Vectors, first: int, threads: int) -> None:
+        self.index.add_items(vectors, np.arange(first, first + len(vectors)), num_threads=threads)
+
+    def query(self, vector: Vectors, ef: int) -> list[int]:
+        self.index.set_ef(ef)
+        found: list[int] = self.index.knn_query(vector, k=NEAREST, num_threads=1)[0][0].tolist()
+        return found
+
+    def save(self) -> None:
+        self.index.save_index(str(self.path))
+
+
+class RawVoyager:
+    """Index of voyager."""
+
+    def __init__(self, path: Path) -> None:
+        import voyager  # noqa: PLC0415 - not in Chroma's environment
+
+        self.path, space = path, voyager.Space.InnerProduct
+        if path.exists():
+            self.index = voyager.Index.load(str(path), space, DIMENSIONS)
+        else:
+            self.index = voyager.Index(space, DIMENSIONS, M=16, ef_construction=150, random_seed=100)
+
+    def resize(self, count: int) -> None:
+        self.index.resize(count)
+
+    def add(self, vectors: Vectors, first: int, threads: int) -> None:
+        self.index.add_items(vectors.copy(), list(range(first, first + len(vectors))), threads)
+
+    def query(self, vector: Vectors, ef: int) -> list[int]:
+        found: list[int] = self.index.query(vector[0].copy(), NEAREST, 1, ef)[0].tolist()
+        return found
+
+    def save(self) -> None:
+        self.index.save(str(self.path))
+
+
 class Raw:
     """
-    diskcache and hnswlib, used directly without this package.
+    diskcache and the HNSW library that this package would use, used directly without this package.
 
     Writes are not synchronous, and the index is written at the end.
     """
@@ -91,32 +144,25 @@ class Raw:
 
     def __init__(self, rows: Rows, _settings: dict[str, Any]) -> None:
         import diskcache  # noqa: F401, PLC0415 - not in Chroma's environment
-        import hnswlib  # noqa: F401, PLC0415 - as above
 
         self.rows, self.ef = rows, 128
 
     def open(self, store: Path) -> None:
         import diskcache  # noqa: PLC0415 - as above
-        import hnswlib  # noqa: PLC0415 - as above
 
-        self.store = store
         self.cache = diskcache.Cache(str(store), eviction_policy="none", cull_limit=0, disk_min_file_size=2**30)
-        self.index = hnswlib.Index("ip", DIMENSIONS)
-        if (store / "graph").exists():
-            self.index.load_index(str(store / "graph"))
-        else:
-            self.index.init_index(1024, M=16, ef_construction=150, random_seed=100)
-        self.index.set_num_threads(self.threads)
+        has_hnswlib = importlib.util.find_spec("hnswlib") is not None
+        self.index = (RawHnswlib if has_hnswlib else RawVoyager)(store / "graph")
 
     def bulk(self, start: int, stop: int) -> None:
-        self.index.resize_index(stop + 10_000)
+        self.index.resize(stop + 10_000)
         for at in range(start, stop, BATCH_SIZES["raw"]):
             end = min(at + BATCH_SIZES["raw"], stop)
             vectors = self.rows.vectors(at, end)
             with self.cache.transact():
                 for number, vector in enumerate(vectors, at):
                     self.cache.set(number, (self.rows.texts[number], self.rows.topics[number], vector.tobytes()))
-            self.index.add_items(vectors, np.arange(at, end), num_threads=self.threads)
+            self.index.add(vectors, at, self.threads)
 
     def save(self, start: int, stop: int) -> tuple[list[float], list[Any]]:
         return [clock(self._save, number)[0] for number in range(start, stop)], []
@@ -124,25 +170,24 @@ class Raw:
     def _save(self, number: int) -> None:
         vector = self.rows.vectors(number, number + 1)
         self.cache.set(number, (self.rows.texts[number], self.rows.topics[number], vector.tobytes()))
-        self.index.add_items(vector, [number], num_threads=1)
+        self.index.add(vector, number, 1)
 
     def tune(self, ef: int) -> None:
         self.ef = ef
 
     def search(self, start: int, stop: int) -> tuple[list[float], list[list[int]]]:
-        self.index.set_ef(self.ef)
         taken, found = [], []
         for number in range(start, stop):
             vector = self.rows.vectors(self.rows.count + number, self.rows.count + number + 1)
-            seconds, answer = clock(lambda given=vector: self.index.knn_query(given, k=NEAREST, num_threads=1))
+            seconds, answer = clock(self.index.query, vector, self.ef)
             taken.append(seconds)
-            found.append(answer[0][0].tolist())
+            found.append(answer)
         return taken, found
 
     nearest = search
 
     def close(self) -> None:
-        self.index.save_index(str(self.store / "graph"))
+        self.index.save()
         self.cache.close()
 
 
@@ -210,20 +255,24 @@ class LookupEmbedder:
 
         self.calibration = Calibration(0.5, 12.0)
         self.rows, self.taken = rows, 0.0
+        self.question = 0  # the number of the question whose vector a rewritten query gets
         hashes = np.array(
             [hash(rows.get_embedded_text(at) if at < rows.count else rows.texts[at]) for at in range(len(rows.texts))]
         )
         self.order = hashes.argsort().astype(np.int32)
         self.hashes = hashes[self.order]
 
-    def embed(self, texts: Sequence[str], *, kind: str = "document") -> Vectors:  # noqa: ARG002 - the protocol's
+    def embed(self, texts: Sequence[str], *, kind: str = "document") -> Vectors:
         started = time.perf_counter()
         wanted = np.array([hash(text) for text in texts])
-        places = self.order[np.minimum(self.hashes.searchsorted(wanted), len(self.hashes) - 1)]
-        for text, place in zip(texts, places.tolist(), strict=True):
+        places = self.order[np.minimum(self.hashes.searchsorted(wanted), len(self.hashes) - 1)].tolist()
+        for at, (text, place) in enumerate(zip(texts, places, strict=True)):
             if text not in {self.rows.texts[place], place < self.rows.count and self.rows.get_embedded_text(place)}:
-                raise LookupError("a text that is not the corpus's own")
-        vectors = np.concatenate([self.rows.vectors(place, place + 1) for place in places.tolist()])
+                if kind == "document":
+                    raise LookupError("a text that is not the corpus's own")
+                # A search removes words such as "last week" from its question.
+                places[at] = self.rows.count + self.question
+        vectors = np.concatenate([self.rows.vectors(place, place + 1) for place in places])
         self.taken += time.perf_counter() - started
         return vectors
 
@@ -299,6 +348,7 @@ class Ours:
     def search(self, start: int, stop: int) -> tuple[list[float], list[list[int]]]:
         taken, found = [], []
         for number in range(start, stop):
+            self.embedder.question = number
             seconds, hits = self._apart(self.session.memories.search(self.rows.question(number), limit=NEAREST))
             taken.append(seconds)
             about = self.rows.about[number]

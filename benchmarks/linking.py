@@ -15,7 +15,7 @@ for all, without topics, with coarse topics that combine five to ten threads, an
 also without explicit links, where pairs that had one count too. Coarse topics of similar threads are evaluated and
 never used for fitting: only the labels distinguish these threads.
 
-With ``--fit`` it prints the weights for mama_structs/memory/save/automatic_links.py, fitted to all sets.
+With ``--fit`` it prints the weights for mama_structs/memory/save/link_candidates.py, fitted to all sets.
 The *left out* figures use weights fitted to all other sets. Only decisions have topics and explicit links, so their
 weights are fitted to the other sets and half of their threads, and evaluated on the links of the other half.
 """
@@ -39,6 +39,7 @@ from numpy.typing import NDArray
 from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import Embedder, shared_dimensions
+from mama_structs.memory.embedding.sentence_embedder import SentenceEmbedder
 from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder
 from mama_structs.memory.save import automatic_links as linking
 from mama_structs.memory.save import link_candidates
@@ -47,7 +48,7 @@ from mama_structs.memory.types.text_analysis import embedded_text
 from mama_structs.settings import LinkingPolicy
 from mama_structs.testing.plain_engine import PlainReader
 
-EMBEDDERS = {"use": UniversalSentenceEmbedder, "hash": HashEmbedder}
+EMBEDDERS = {"sentence": SentenceEmbedder, "use": UniversalSentenceEmbedder, "hash": HashEmbedder}
 # The weight of a wrong link in the fit. It is above 1, because a wrong link harms more than a missing link.
 PENALTY = 2.5
 RIDGE = 3.0
@@ -450,7 +451,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a tiny run that only shows that it works")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for the JSON (%(default)s)")
     parser.add_argument("--sample", type=Path, default=RETRIEVAL_DATA, help="the folder with the sets (%(default)s)")
-    parser.add_argument("--embedder", choices=EMBEDDERS, default="use", help="what makes the vectors (%(default)s)")
+    parser.add_argument(
+        "--embedder", choices=EMBEDDERS, default="sentence", help="what makes the vectors (%(default)s)"
+    )
     parser.add_argument("--halves", type=int, default=10, help="random halves of the decisions (%(default)s)")
     parser.add_argument("--fit", action="store_true", help="print weights that were fitted to all sets")
     return parser.parse_args()

@@ -1,7 +1,7 @@
 """
-The overhead of the package's vector index, compared with hnswlib and numpy.
+The overhead of the package's vector index, compared with hnswlib, voyager and numpy.
 
-It measures building, searching, saving and loading.
+It measures building, searching, saving and loading. The package uses hnswlib if it is installed, else voyager.
 """
 
 from __future__ import annotations
@@ -103,6 +103,16 @@ def raw_index(vectors: Vectors) -> Any:
     return index
 
 
+def raw_voyager(vectors: Vectors) -> Any:
+    import voyager  # noqa: PLC0415 - as above
+
+    plan = GraphParameters()
+    options = {"M": plan.m, "ef_construction": plan.ef_construction, "random_seed": SEED, "max_elements": len(vectors)}
+    index = voyager.Index(voyager.Space.Cosine, vectors.shape[1], **options)
+    index.add_items(vectors)
+    return index
+
+
 def raw_load(path: Path, dimensions: int) -> Any:
     import hnswlib  # noqa: PLC0415 - as above
 
@@ -192,6 +202,7 @@ def main() -> None:
     scores = queries @ vectors.T
 
     built, raw = timed(lambda: raw_index(vectors))
+    built_voyager, voyager = timed(lambda: raw_voyager(vectors))
     ours, index = timed(lambda: our_index(vectors, 0))
     _, exact = timed(lambda: our_index(vectors, count))
     stats = index.stats()
@@ -206,6 +217,7 @@ def main() -> None:
     search = searching(
         {
             "raw hnswlib": lambda query: raw.knn_query(query[None], k=NEAREST, num_threads=1)[0][0],
+            "raw voyager": lambda query: voyager.query(query, NEAREST, 1, ef)[0],
             "numpy, all compared": by_numpy,
             "ours, by the graph": lambda query: index.nearest(query, NEAREST).nodes,
             "ours, exact": lambda query: exact.nearest(query, NEAREST).nodes,
@@ -217,6 +229,7 @@ def main() -> None:
     kept = files(raw, index, queries)
     rows = [
         ["build", "raw hnswlib", f"{built:.2f} s", "", "1.00", ""],
+        ["build", "raw voyager", f"{built_voyager:.2f} s", "", f"{built_voyager / built:.2f}", ""],
         ["build", "ours, with its proof", f"{ours:.2f} s", "", f"{ours / built:.2f}", ""],
         *(
             [
@@ -236,7 +249,7 @@ def main() -> None:
         "kind": kind,
         "mode": stats["mode"],
         "ef": ef,
-        "build": {"raw hnswlib": built, "ours": ours, "ratio": ours / built},
+        "build": {"raw hnswlib": built, "raw voyager": built_voyager, "ours": ours, "ratio": ours / built},
         "search": search,
         "files": kept,
     }
