@@ -448,7 +448,8 @@ def failures(database, own_port):
     yield lambda: run(lambda one: one.fetch("SELECT $1::int", SECRET))
     yield lambda: run(lambda one: one.fetch("SELECT $1::text::int", SECRET))
     yield lambda: run(lambda one: [one.execute("INSERT INTO rows VALUES ('', $1, '')", SECRET) for _ in range(2)])
-    yield lambda: run(lambda one: one.execute_many("INSERT INTO rows VALUES ('', $1, '')", [[SECRET], [SECRET]]))
+    several = "INSERT INTO rows SELECT '', unnest($1::text[]), ''"
+    yield lambda: run(lambda one: one.execute(several, [SECRET, SECRET]))
 
 
 def unknown_host(host, *arguments, known=socket.getaddrinfo, **keywords):

@@ -257,7 +257,7 @@ async def complete_index(shared: NamespaceServices, *, is_damaged: bool = False)
 
 
 def add_index_entries(writer: Writer, names: Sequence[str], *, is_last: bool) -> None:
-    """Add the entries of records. After the last ones, the index is complete."""
+    """Add the index entries of the records in these notes. If *is_last*, mark the index as complete."""
     changes: dict[str, str | None] = {}
     for _, one in iter_readable_or_error(writer, names):
         if isinstance(one, StoredRecord):

@@ -146,7 +146,7 @@ def find_newer_statements(
     for memory in newest_first:
         texts.setdefault(memory.id, memory.content[:MAX_COMPARED_CHARS])
 
-    # The candidates usually contain the compared memories, and many are older, so analyse each text once and if needed.
+    # Analyse each text once, although a memory can be both a hit and a candidate, and skip texts of older memories.
     @functools.cache
     def terms_of(memory_id: str) -> Mapping[str, float]:
         return query_terms(texts[memory_id])

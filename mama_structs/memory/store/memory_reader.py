@@ -237,11 +237,6 @@ class MemoryReader:
 
         return await self._shared.read(plan)
 
-    async def _get_newest(self, where: EngineFilter, limit: int) -> Results[Memory]:
-        """Return the newest matching memories."""
-        memories, _ = await self._list_page(where, limit, {})
-        return Results(memories)
-
     async def iter_all(
         self,
         *,

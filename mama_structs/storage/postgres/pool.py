@@ -147,12 +147,6 @@ class Connection:
         count = status.rpartition(" ")[2]
         return int(count) if count.isdecimal() else 0
 
-    def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Execute a statement for each of *rows* in one batch."""
-        if rows:
-            self.has_executed = True
-            self._run_statement(lambda timeout: self._connection.executemany(sql, rows, timeout=timeout))
-
     @property
     def change(self) -> int:
         """Number of the namespace's last change. It is queried once per transaction."""
