@@ -133,9 +133,11 @@ class VectorIndex:
             self._compact()
 
     def drop_erased_data(self) -> None:
-        """Drop the vectors that no node uses."""
+        """Drop the vectors that no node uses, and the latest queries."""
         if self._rows.dead:
             self._compact()
+        elif self._graph is not None:
+            self._graph.forget_queries()
 
     def get(self, node: int) -> Vectors:
         """Return the vectors of a node, of shape (chunks, dimensions). Empty if the node has none."""
@@ -182,6 +184,11 @@ class VectorIndex:
             some = queries[start : start + MAX_QUERIES_PER_SCAN]
             found += self._search_many_graph(some, limit) or self._search_many_exact(some, limit)
         return found
+
+    def record_queries(self, vectors: NDArray[np.float32]) -> None:
+        """Record queries of users, with which the recall of the graph is measured."""
+        if self._graph is not None:
+            self._graph.record_queries(map(self._validate_query, vectors))
 
     def sample(self) -> Vectors:
         """Return the first vector of each node in the sample. Cached until the sample changes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import os
 import subprocess
 import sys
@@ -11,19 +12,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from memory_helpers import SMALL
 
 import mama_structs
+from mama_structs import Session
 from mama_structs.memory.engines.local.views import hnsw as vector_graph
 from mama_structs.memory.engines.local.views import hnsw_libraries
 from mama_structs.memory.engines.local.views.hnsw import BackgroundGraph, GraphError, HnswGraph
 from mama_structs.memory.engines.local.views.hnsw_libraries import VoyagerIndex
 from mama_structs.memory.engines.local.views.snapshots import SnapshotStore
 from mama_structs.memory.engines.local.views.vector_index import VECTORS_PART, VectorIndex
+from mama_structs.settings import MemorySettings, Settings
 
 pytestmark = pytest.mark.usefixtures("library")
 # Child processes must import the package under test.
 SRC = str(Path(mama_structs.__file__).parents[1])
 DIMENSIONS = 24
+WORDS = ("shield", "raid", "fleet", "planet")
 
 
 def clustered(count, *, seed=0):
@@ -161,9 +166,11 @@ def test_graph_projects_vectors_with_128_or_more_dimensions(tmp_path):
     """The recall is sufficient, and scores are exact cosines, also after loading."""
     random = np.random.default_rng(0)
     centres = random.standard_normal((60, 256))
-    vectors = centres[random.integers(0, 60, 3_000)] + 0.8 * random.standard_normal((3_000, 256))
+    vectors = centres[random.integers(0, 60, 3_020)] + 0.8 * random.standard_normal((3_020, 256))
+    # With variances that decrease, as in neural encoders, half of the axes keep most of the norm.
+    vectors *= np.arange(1, 257) ** -0.5
     vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-    queries = (vectors[:20] + vectors[20:40]) / np.linalg.norm(vectors[:20] + vectors[20:40], axis=1, keepdims=True)
+    vectors, queries = vectors[:3_000], vectors[3_000:]
     index = VectorIndex(256, exact_up_to=1_000)
     for node, vector in enumerate(vectors):
         index.add(node, vector[None])
@@ -676,3 +683,75 @@ def test_graph_that_does_not_find_its_own_vectors_is_rejected():
     for node in range(0, 1_024, 50):
         assert node in index.nearest(directions[node], 5).nodes.tolist()
     index.close()
+
+
+def test_recall_is_measured_with_the_latest_queries(monkeypatch):
+    """Queries that are unlike the stored vectors need more candidates than queries that are made of these."""
+    index = filled(clustered(1_500))
+    assert index.wait_until_idle(30)
+    index.nearest(clustered(1)[0], 1)
+    measured = []
+    thresholds = vector_graph.BackgroundGraph._exact_thresholds
+
+    def recording(self, queries, live, wanted):
+        measured.append(queries)
+        return thresholds(self, queries, live, wanted)
+
+    monkeypatch.setattr(vector_graph.BackgroundGraph, "_exact_thresholds", recording)
+    queries = np.random.default_rng(3).standard_normal((vector_graph.MIN_RECENT_QUERIES, DIMENSIONS)).astype(np.float32)
+    for query in queries:
+        index.record_queries(query[None])
+        index.nearest(query, 1)
+    assert index.wait_until_idle(30)
+
+    (used,) = measured
+    # The measurement may begin before the last query.
+    assert {query.tobytes() for query in queries[:-1]} <= {query.tobytes() for query in used}
+    for query in queries:
+        index.record_queries(query[None])
+    assert index.wait_until_idle(30)
+    assert 1 == len(measured), "queries that are asked again do not count"
+    assert "hnsw" == index.stats()["mode"]
+    index.close()
+
+
+def test_vectors_are_not_projected_when_half_of_the_axes_lose_too_much():
+    """The components of these vectors have equal variances, as those of word hashes nearly have."""
+    vectors = np.random.default_rng(0).standard_normal((1_500, 128)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    index = VectorIndex(128, exact_up_to=1_000)
+    for node, vector in enumerate(vectors):
+        index.add(node, vector[None])
+    assert index.wait_until_idle(60)
+
+    assert recall(index, vectors, np.ascontiguousarray(vectors[:20])) > 0.97
+    assert index._graph.verified_graph.graph.basis is None
+    index.close()
+
+
+def test_erasing_forgets_queries():
+    index = filled(clustered(1_500))
+    assert index.wait_until_idle(30)
+    index.record_queries(clustered(100, seed=5))
+    assert 100 == len(index._graph._recent_queries)
+    index.drop_erased_data()
+    assert {} == index._graph._recent_queries
+    index.close()
+
+
+async def test_recall_is_measured_with_searches_of_users(tmp_path):
+    """A save searches for memories to link, with vectors that do not resemble questions."""
+    settings = Settings(memory=MemorySettings(exact_up_to=100))
+    async with Session.open(tmp_path / "agent.mama", embedder=SMALL, settings=settings) as session:
+        texts = [
+            f"{word} {number} of the {other}"
+            for number in range(20)
+            for word, other in itertools.permutations(WORDS, 2)
+        ]
+        await session.memories.save_many([{"type": "context", "content": text} for text in texts])
+        vectors = session.memories._engine._views.vectors
+        assert vectors.wait_until_idle(30)
+        await session.memories.save_context("the shield of the fleet is down")
+        assert 0 == vectors._graph._query_count
+        await session.memories.search("where is the fleet?")
+        assert vectors._graph._query_count >= 1
