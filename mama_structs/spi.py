@@ -54,7 +54,6 @@ from mama_structs.memory.types.codec import (
 from mama_structs.memory.types.duplicates import NO_FINGERPRINT, duplicate_fingerprint
 from mama_structs.memory.types.engine import (
     FILTER_NAMES_VERSION,
-    KEY_PREFIX,
     MAX_DUPLICATES,
     NEVER_EXPIRES_MS,
     SYSTEM_CREATOR_INDEX,
@@ -84,13 +83,22 @@ from mama_structs.memory.types.engine import (
     filter_names,
     labels_filter_name,
     read_in_pages,
-    record_path,
     sample_slice,
     to_nfc,
     write_in_transactions,
     write_until_due,
 )
-from mama_structs.memory.types.model import CREATORS, ORIGINS, evidence_digests, is_id, least_trusted, to_milliseconds
+from mama_structs.memory.types.model import (
+    CREATORS,
+    KEY_PREFIX,
+    ORIGINS,
+    evidence_digests,
+    is_id,
+    least_trusted,
+    record_path,
+    short_path,
+    to_milliseconds,
+)
 from mama_structs.memory.types.text_analysis import (
     detect_scripts,
     embedded_texts,
@@ -204,6 +212,7 @@ __all__ = [
     "run_in_proxy_loop",
     "sample_slice",
     "select_tool_names",
+    "short_path",
     "store_unsupported_media",
     "to_content_blocks",
     "to_memory_record",

@@ -48,7 +48,9 @@ from mama_structs.memory.types.model import (
     LinkType,
     Memory,
     MemoryType,
+    RecordMetadata,
     evidence_digests,
+    short_path,
     to_milliseconds,
 )
 from mama_structs.memory.types.text_analysis import (
@@ -94,6 +96,8 @@ class PlainReader(Writer):
 
     def get(self, nodes: Sequence[int] | Nodes) -> list[Memory]:
         return [self._memories[int(node)] for node in nodes]
+
+    get_stored = get
 
     def ids(self, nodes: Sequence[int] | Nodes) -> list[str]:
         return [memory.id for memory in self.get(nodes)]
@@ -260,6 +264,14 @@ class PlainReader(Writer):
     ) -> list[str]:
         """Return the names of the notes that begin with *prefix*."""
         return select_names((name for name in self._notes if name.startswith(prefix)), after, limit, last_first)
+
+    def record_paths(
+        self, prefix: str = "", *, after: str | None = None, limit: int | None = None, last_first: bool = False
+    ) -> list[str]:
+        """Return the paths of the records that begin with *prefix*."""
+        own = [one.metadata for one in self._memories.values() if isinstance(one.metadata, RecordMetadata)]
+        paths = (short_path(one.labels, one.key) for one in own)
+        return select_names((path for path in paths if path.startswith(prefix)), after, limit, last_first)
 
     def notes_by_name(self, names: Sequence[str]) -> dict[str, str]:
         """Return the texts of the notes with these names."""

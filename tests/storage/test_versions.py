@@ -12,6 +12,7 @@ from version_helpers import accepted_writes, fill
 
 from mama_structs import Session
 from mama_structs.errors import StoreError
+from mama_structs.memory.engines.local.journal_rows import SPLIT_HISTORY_FORMAT
 from mama_structs.storage.sqlite_store import SqliteStorage
 
 NEXT_VERSION_HEADER = b"mama-structs journal 2\n"
@@ -127,7 +128,9 @@ async def test_write_raises_when_format_of_namespace_was_raised(tmp_path):
         await other.memories.save_insight("two")
         storage = session._shared.home.storage
         stored = json.loads((await storage.read([head]))[head])
-        await storage.transact(lambda rows: rows.put(head, json.dumps({**stored, "format": 2}).encode()))
+        await storage.transact(
+            lambda rows: rows.put(head, json.dumps({**stored, "format": SPLIT_HISTORY_FORMAT + 1}).encode())
+        )
         before = rows_of(tmp_path / "journal")
 
         with pytest.raises(StoreError, match="later version"):

@@ -17,10 +17,16 @@ from typing import Final
 import attrs
 import msgspec
 
-from mama_structs._internal.json_conditions import UNINDEXED_NAME, JsonCondition, value_filter_names
+from mama_structs._internal.caches import cache_by_text
+from mama_structs._internal.json_conditions import (
+    MAX_CACHED_NAMES,
+    UNINDEXED_NAME,
+    JsonCondition,
+    value_filter_names,
+)
 from mama_structs.errors import StoreDamaged
-from mama_structs.memory.types.engine import KEY_PREFIX, Reader, Writer, record_path
-from mama_structs.memory.types.model import PreviousValue, from_milliseconds, to_milliseconds
+from mama_structs.memory.types.engine import Reader, Writer
+from mama_structs.memory.types.model import KEY_PREFIX, PreviousValue, from_milliseconds, record_path, to_milliseconds
 from mama_structs.memory.types.record import (
     EXPIRY_PREFIX,
     INDEX_NOTE,
@@ -97,6 +103,8 @@ def _entry_path(name: str) -> tuple[str, str]:
     return f"{path[:MAX_ENTRY_PATH_CHARS]}{SHORT_PATH_MARKER}{sha256(path.encode()).hexdigest()[:32]}", path
 
 
+# Many records have the same values.
+@cache_by_text(MAX_CACHED_NAMES)
 def _value_prefix(name: str) -> str:
     return f"{VALUE_PREFIX}{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:NAME_DIGEST_CHARS]}/"
 
@@ -213,14 +221,19 @@ def iter_readable_or_error(reader: Reader, names: Sequence[str]) -> Iterator[tup
 
 def find_names_below(reader: Reader, labels: tuple[str, ...], *, nested: bool) -> list[str]:
     """Return the names of the notes of records whose labels start with *labels*, or equal them."""
-    return reader.note_names(f"{NOTE_PREFIX}{_path_below(labels, nested=nested)}")
+    return reader.note_names(f"{NOTE_PREFIX}{path_below(labels, nested=nested)}")
 
 
-def _path_below(labels: tuple[str, ...], *, nested: bool) -> str:
+def path_below(labels: tuple[str, ...], *, nested: bool) -> str:
+    """Return the prefix of the paths of records whose labels start with *labels*, or equal them."""
     return f"{record_path(labels)}{'' if nested else KEY_PREFIX}"
 
 
 # The index
+
+
+class IncompleteIndexError(Exception):
+    """Raised by a plan that needs the index if it does not contain the records of an earlier commit."""
 
 
 def is_indexed(reader: Reader) -> bool:
@@ -228,10 +241,10 @@ def is_indexed(reader: Reader) -> bool:
     return bool(read_notes(reader, [INDEX_NOTE]))
 
 
-def begin_index(writer: Writer) -> None:
-    """Mark the index as complete if the namespace has no record without text yet."""
-    if not is_indexed(writer) and not writer.note_names(NOTE_PREFIX):
-        writer.set_note(INDEX_NOTE, "1")
+def require_index(reader: Reader) -> None:
+    """Raise `IncompleteIndexError` unless all records without text are in the index."""
+    if not is_indexed(reader):
+        raise IncompleteIndexError
 
 
 def index_names(stored: StoredRecord) -> set[str]:
@@ -239,21 +252,45 @@ def index_names(stored: StoredRecord) -> set[str]:
     return {name for name in _entries(stored) if not name.startswith(VERSION_PREFIX)}
 
 
-def find_index_names(reader: Reader) -> set[str] | None:
-    """Return the names of all index entries, or None if the index is not complete."""
-    if not is_indexed(reader):
-        return None
+def find_index_names(reader: Reader) -> set[str]:
+    """Return the names of all index entries."""
     return {name for prefix in (VALUE_PREFIX, EXPIRY_PREFIX) for name in reader.note_names(prefix)}
 
 
-async def complete_index(shared: NamespaceServices, *, is_damaged: bool = False) -> None:
-    """Add the records of an earlier commit to the index, or all records if it is damaged."""
-    names = await shared.read(
-        lambda reader: [] if is_indexed(reader) and not is_damaged else find_names_below(reader, (), nested=True)
-    )
-    for start in range(0, len(names), PAGE_ROWS):
+async def complete_index(shared: NamespaceServices) -> None:
+    """Add all records to the index."""
+    names = await shared.read(lambda reader: find_names_below(reader, (), nested=True))
+    for start in range(0, max(len(names), 1), PAGE_ROWS):
         page, is_last = names[start : start + PAGE_ROWS], start + PAGE_ROWS >= len(names)
         await shared.write(partial(add_index_entries, names=page, is_last=is_last))
+
+
+async def remove_stale_entries(shared: NamespaceServices) -> None:
+    """Remove the index entries that do not follow from a record."""
+    names = sorted(await shared.read(find_index_names))
+    for start in range(0, len(names), PAGE_ROWS):
+        await shared.write(partial(_remove_stale_entries, names=names[start : start + PAGE_ROWS]))
+
+
+def _remove_stale_entries(writer: Writer, names: Sequence[str]) -> None:
+    writer.set_notes(dict.fromkeys(find_stale_entries(writer, names)))
+
+
+def find_stale_entries(reader: Reader, names: Sequence[str]) -> list[str]:
+    """Return the index entries that do not follow from a record. Entries of unreadable records are left out."""
+    texts = read_notes(reader, [name for name in names if SHORT_PATH_MARKER in name])
+    notes = {}
+    for name in names:
+        text = texts.get(name, "")
+        path = "" if isinstance(text, StoreDamaged) else text.rpartition(" ")[2]
+        notes[name] = f"{NOTE_PREFIX}{path or _parse_path(name)}"
+    records = dict(iter_readable_or_error(reader, list(dict.fromkeys(notes.values()))))
+    entries = {note: index_names(one) for note, one in records.items() if isinstance(one, StoredRecord)}
+    return [
+        name
+        for name, note in notes.items()
+        if name not in entries.get(note, ()) and (note in entries or note not in records)
+    ]
 
 
 def add_index_entries(writer: Writer, names: Sequence[str], *, is_last: bool) -> None:
@@ -267,16 +304,20 @@ def add_index_entries(writer: Writer, names: Sequence[str], *, is_last: bool) ->
 
 
 def find_names_with(
-    reader: Reader, condition: JsonCondition, labels: tuple[str, ...], *, nested: bool
+    reader: Reader, condition: JsonCondition, labels: tuple[str, ...], *, nested: bool, needs_index: bool
 ) -> list[str] | None:
     """
     Return the names of notes that may satisfy a condition, or None if the index does not know.
 
     The caller compares the values.
     """
-    if not condition.names or not is_indexed(reader):
+    if not condition.names:
         return None
-    below = _path_below(labels, nested=nested)
+    if needs_index:
+        require_index(reader)
+    elif not is_indexed(reader):
+        return None
+    below = path_below(labels, nested=nested)
     matching: set[str] | None = None
     for name in condition.names:
         found = set(_find_entries(reader, _value_prefix(name), below))
@@ -286,14 +327,18 @@ def find_names_with(
     return [*(matching or ()), *_find_entries(reader, _value_prefix(UNINDEXED_NAME), below)]
 
 
-def find_expired_names(reader: Reader, names: Sequence[str], labels: tuple[str, ...], *, now: datetime) -> set[str]:
+def find_expired_names(
+    reader: Reader, names: Sequence[str], labels: tuple[str, ...], *, now: datetime, needs_index: bool
+) -> set[str]:
     """Return the expired notes among those below labels, whose names are given."""
     if not names:
         return set()
-    if not is_indexed(reader):
+    if needs_index:
+        require_index(reader)
+    elif not is_indexed(reader):
         tried = iter_readable_or_error(reader, names)
         return {name for name, one in tried if isinstance(one, StoredRecord) and one.is_over(now)}
-    texts = _read_entries(reader, EXPIRY_PREFIX, _path_below(labels, nested=True))
+    texts = _read_entries(reader, EXPIRY_PREFIX, path_below(labels, nested=True))
     over = to_milliseconds(now)
     found = set()
     for name, text in texts.items():

@@ -6,12 +6,14 @@ Records with text are stored as memories, all others as notes. A place is the la
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import heapq
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import attrs
 import numpy as np
@@ -22,33 +24,47 @@ from mama_structs.errors import InvalidArgument, StoreDamaged, VersionConflict
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.records.record_notes import (
     HistoryLimits,
-    begin_index,
     find_entries_of,
     find_expired_names,
     find_index_names,
     find_names_below,
     find_names_with,
+    find_stale_entries,
     index_names,
+    is_indexed,
     iter_readable_or_error,
     load_versions,
     log_damaged,
     note_changes,
+    path_below,
 )
 from mama_structs.memory.search import search_plan as search
 from mama_structs.memory.search.search_request import SearchRequest
 from mama_structs.memory.types.engine import (
-    KEY_PREFIX,
     EngineFilter,
     NewMemory,
     Nodes,
     Reader,
     Vectors,
     Writer,
-    record_path,
 )
-from mama_structs.memory.types.model import Link, Memory, MemoryType, PreviousText, PreviousValue, RecordMetadata
+from mama_structs.memory.types.model import (
+    KEY_PREFIX,
+    MAX_KEY_CHARS_IN_PATH,
+    Link,
+    Memory,
+    MemoryType,
+    PreviousText,
+    PreviousValue,
+    RecordMetadata,
+    has_complete_key,
+    parse_labels,
+    parse_path,
+    record_path,
+    short_path,
+)
 from mama_structs.memory.types.record import (
-    MAX_KEY_CHARS_IN_NAME,
+    INDEX_NOTE,
     NOTE_PREFIX,
     PreparedRecord,
     Record,
@@ -56,10 +72,7 @@ from mama_structs.memory.types.record import (
     RecordPlace,
     RecordPredicate,
     StoredRecord,
-    has_complete_key,
     note_name,
-    parse_note_labels,
-    parse_note_place,
     record_from_memory,
     record_from_note,
     record_memory_id,
@@ -69,12 +82,11 @@ from mama_structs.storage.sqlite_errors import Issue
 
 KEY_DIGITS: Final = 12
 PAGE_ROWS: Final = 256
+MIN_PAGE_ROWS: Final = 16
 CANDIDATE_GROWTH_FACTOR: Final = 4
-# Names of notes with longer keys contain a hash of the key.
-MIN_LONG_KEY_CHARS: Final = MAX_KEY_CHARS_IN_NAME // 2
+# Paths with longer keys may contain a hash of the key.
+MIN_LONG_KEY_CHARS: Final = MAX_KEY_CHARS_IN_PATH // 2
 MAX_PAGED_CHARS: Final = 512
-PlaceCache = MutableMapping[str, tuple[str, str]]
-"""The note name and the path of records with text, by the id of the memory."""
 RECORD_TYPES: Final = frozenset({MemoryType.RECORD})
 
 
@@ -83,21 +95,32 @@ RECORD_TYPES: Final = frozenset({MemoryType.RECORD})
 
 def find_stored(reader: Reader, places: Iterable[RecordPlace]) -> dict[RecordPlace, StoredRecord]:
     """Return the stored records at the given places, including expired ones."""
+    return _find_stored(reader, places)[0]
+
+
+def _find_latest(reader: Reader, places: Iterable[RecordPlace]) -> dict[RecordPlace, StoredRecord]:
+    """Return the stored records as `find_stored` does, but without older former versions."""
+    return _find_stored(reader, places, needs_history=False)[0]
+
+
+def _find_stored(
+    reader: Reader, places: Iterable[RecordPlace], other_notes: Sequence[str] = (), *, needs_history: bool = True
+) -> tuple[dict[RecordPlace, StoredRecord], Mapping[str, str]]:
+    """Return the stored records at the given places, and other notes that are read in the same query."""
     unique = list(dict.fromkeys(places))
-    if not unique:
-        return {}
-    nodes = reader.find_many([record_memory_id(place) for place in unique])
+    nodes = reader.find_many([record_memory_id(place) for place in unique]) if unique else []
     having = {place: node for place, node in zip(unique, nodes, strict=True) if node is not None}
-    memories = reader.get(list(having.values())) if having else []
+    get = reader.get if needs_history else reader.get_stored
+    memories = get(list(having.values())) if having else []
     stored = {place: record_from_memory(memory) for place, memory in zip(having, memories, strict=True)}
     names = {note_name(place): place for place in unique if place not in stored}
-    notes = reader.notes_by_name(list(names)) if names else {}
-    return stored | {names[name]: record_from_note(text) for name, text in notes.items()}
+    notes = reader.notes_by_name([*names, *other_notes]) if names or other_notes else {}
+    return stored | {names[name]: record_from_note(text) for name, text in notes.items() if name in names}, notes
 
 
 def get_records(reader: Reader, places: Sequence[RecordPlace], *, now: datetime) -> list[Record | None]:
     """Return the records at the given places, with None for each missing or expired record."""
-    found = find_stored(reader, places)
+    found = _find_latest(reader, places)
     return [None if (one := found.get(place)) is None or one.is_over(now) else one.record for place in places]
 
 
@@ -145,9 +168,9 @@ def _filter_matching(
 
 
 def _read_memories(reader: Reader, nodes: Nodes) -> list[Memory]:
-    """Return the readable memories among *nodes*."""
+    """Return the readable memories among *nodes*, without older former versions."""
     try:
-        return reader.get(nodes) if len(nodes) else []
+        return reader.get_stored(nodes) if len(nodes) else []
     except StoreDamaged:
         if len(nodes) == 1:
             log_damaged()
@@ -184,120 +207,124 @@ class RecordListing:
 
     def find_page_prefix(self, reader: Reader) -> str | None:
         """
-        Return the prefix of the names of notes that can be read page by page.
+        Return the prefix of the paths that can be read page by page.
 
-        Return None without a limit, or if there are notes with further labels: their names have another order.
+        Return None without a limit, or if paths may have another order than places: with long keys or further labels.
         """
-        begin, bounds = f"{NOTE_PREFIX}{record_path(self.labels)}", (self.prefix, self.after or "")
-        if self.limit is None or max(map(len, bounds)) > MAX_PAGED_CHARS:
+        begin, after = record_path(self.labels), self.after or ""
+        keys = record_path((), self.prefix), after.rpartition("/")[2]
+        # Short paths are compared with the complete paths of the bounds, so the key of a bound must not be long.
+        if self.limit is None or max(map(len, keys)) >= MIN_LONG_KEY_CHARS or len(after) > MAX_PAGED_CHARS:
             return None
         own = f"{begin}{KEY_PREFIX}"
-        if self.nested:
-            ends = (reader.note_names(begin, limit=1, last_first=last) for last in (False, True))
-            if not all(name.startswith(own) for names in ends for name in names):
+        if not self.nested:
+            return record_path(self.labels, self.prefix)
+        for read in (partial(_note_paths, reader), reader.record_paths):
+            ends = (read(begin, limit=1, last_first=last) for last in (False, True))
+            if not all(path.startswith(own) for paths in ends for path in paths):
                 return None
-            # With a cursor of other labels, only records with text may follow.
-            return own if self.after is None or f"{NOTE_PREFIX}{self.after}".startswith(own) else None
-        return f"{NOTE_PREFIX}{record_path(self.labels, self.prefix)}"
+        # With a cursor of other labels, only records with further labels may follow.
+        return own if self.after is None or self.after.startswith(own) else None
 
-    def iter_note_names(self, reader: Reader, prefix: str) -> Iterator[str]:
-        """Yield the names of notes under the labels in order, page by page."""
-        after = None if self.after is None else f"{NOTE_PREFIX}{self.after}"
-        while names := reader.note_names(prefix, after=after, limit=PAGE_ROWS, last_first=self.last_first):
-            if any(len(name.rpartition("/")[2]) >= MIN_LONG_KEY_CHARS for name in names):
+    def iter_paths(self, read: Callable[..., list[str]], prefix: str) -> Iterator[str]:
+        """Yield the paths of records under the labels in order, page by page."""
+        after, size = self.after, min(max(self.limit or 0, MIN_PAGE_ROWS), PAGE_ROWS)
+        while paths := read(prefix, after=after, limit=size, last_first=self.last_first):
+            if any(len(path.rpartition("/")[2]) >= MIN_LONG_KEY_CHARS for path in paths):
                 raise _LongKeyError
-            yield from names
-            after = names[-1]
-            if len(names) < PAGE_ROWS:
+            yield from paths
+            after = paths[-1]
+            if len(paths) < size:
                 break
+            size = min(2 * size, PAGE_ROWS)
 
-    def merge_names(self, places: Mapping[str, str], notes: Iterator[str]) -> Iterator[str]:
-        """Yield the names of records with text and the sorted names of notes, ordered by place."""
-        if not places:
-            return notes
-
-        def sort_key(name: str) -> tuple[list[str], str]:
-            return _place_sort_key(places.get(name) or name.removeprefix(NOTE_PREFIX))
-
-        return heapq.merge(self.select_names(places), notes, key=sort_key, reverse=self.last_first)
-
-    def select_names(self, places: Mapping[str, str]) -> list[str]:
-        """Return the names whose places match the listing, ordered by place. Ignores the limit of the listing."""
-        found = sorted(places, key=lambda name: _place_sort_key(places[name]), reverse=self.last_first)
+    def select_paths(self, paths: Mapping[str, str]) -> list[str]:
+        """Return the short paths whose complete paths match the listing, ordered by place. Ignores the limit."""
+        found = sorted(paths, key=lambda path: _path_sort_key(paths[path]), reverse=self.last_first)
         if self.prefix:
             begin = record_path(self.labels, self.prefix)
-            found = [name for name in found if places[name].startswith(begin)]
+            found = [path for path in found if paths[path].startswith(begin)]
         if self.after is not None:
-            bound = _place_sort_key(self.after)
-            keys = {name: _place_sort_key(places[name]) for name in found}
-            found = [name for name in found if (keys[name] < bound if self.last_first else keys[name] > bound)]
+            bound = _path_sort_key(self.after)
+            keys = {path: _path_sort_key(paths[path]) for path in found}
+            found = [path for path in found if (keys[path] < bound if self.last_first else keys[path] > bound)]
         return found
 
 
+def _note_paths(reader: Reader, prefix: str, *, after: str | None = None, **page: Any) -> list[str]:
+    """Return the paths of records without text, in the order of `Reader.record_paths`."""
+    names = reader.note_names(f"{NOTE_PREFIX}{prefix}", after=after and f"{NOTE_PREFIX}{after}", **page)
+    return [name.removeprefix(NOTE_PREFIX) for name in names]
+
+
 class _LongKeyError(Exception):
-    """Raised by a listing by pages for a note whose name does not have the whole key, and so another order."""
+    """Raised by a listing by pages for a path that may not have the complete key, and so another order."""
 
 
-def _place_sort_key(place: str) -> tuple[list[str], str]:
+def _path_sort_key(path: str) -> tuple[list[str], str]:
     """
-    Return the sort key of a place.
+    Return the sort key of a path.
 
-    Places are compared label by label, because a label may contain characters that sort before the separator.
+    Paths are compared label by label, because a label may contain characters that sort before the separator.
     """
-    above, _, key = place.rpartition("/")
+    above, _, key = path.rpartition("/")
     return above.split("/") if above else [], key
 
 
 @attrs.define
 class _ListedRecords:
-    """The places of the records that a listing may return, and the records that were read already, by note name."""
+    """
+    The records that a listing may return, by short path.
+
+    *paths* has their complete paths, *known* the records that are read, and *texts* the unread ones with text.
+    """
 
     reader: Reader
     skip_damaged: bool
     paths: dict[str, str] = attrs.field(factory=dict)
     known: dict[str, StoredRecord] = attrs.field(factory=dict)
-    nodes: dict[str, int] = attrs.field(factory=dict)
+    texts: set[str] = attrs.field(factory=set)
 
     def add_memories(self, nodes: Nodes) -> None:
         """Read records with text."""
         for one in map(record_from_memory, _read_memories(self.reader, nodes)):
-            name = note_name(one.place)
-            self.known[name], self.paths[name] = one, record_path(*one.place)
+            path = short_path(*one.place)
+            self.known[path], self.paths[path] = one, record_path(*one.place)
 
-    def add_nodes(self, nodes: Nodes, places: PlaceCache) -> None:
-        """Add records with text. Only those are read whose places are not in the cache *places*."""
-        ids = self.reader.ids(nodes)
-        unknown = np.array([node for one, node in zip(ids, nodes, strict=True) if one not in places], np.int64)
-        for start in range(0, len(unknown), PAGE_ROWS):
-            for memory in _read_memories(self.reader, unknown[start : start + PAGE_ROWS]):
-                place = record_from_memory(memory).place
-                places[memory.id] = note_name(place), record_path(*place)
-        for one, node in zip(ids, nodes.tolist(), strict=True):
-            if found := places.get(one):
-                self.nodes[found[0]], self.paths[found[0]] = node, found[1]
+    def iter_texts(self, paths: Iterable[str]) -> Iterator[str]:
+        """Yield the paths of unread records with text, and add them."""
+        for path in paths:
+            self.texts.add(path)
+            self.paths[path] = path
+            yield path
 
     def add_notes(self, names: Sequence[str]) -> None:
         """Add records without text. Only those are read whose names do not contain the whole key."""
-        for name in names:
-            if has_complete_key(name):
-                self.paths[name] = name.removeprefix(NOTE_PREFIX)
-        for name, one in self._read_notes([name for name in names if not has_complete_key(name)]):
-            self.known[name], self.paths[name] = one, record_path(*one.place)
+        paths = [name.removeprefix(NOTE_PREFIX) for name in names]
+        self.paths |= {path: path for path in paths if has_complete_key(path)}
+        for path, one in self._read_notes([path for path in paths if not has_complete_key(path)]):
+            self.known[path], self.paths[path] = one, record_path(*one.place)
 
-    def iter_stored(self, names: Iterable[str], limit: int | None) -> Iterator[StoredRecord]:
-        """Yield the records with the given names. They are loaded page by page, as needed."""
-        size, left = PAGE_ROWS if limit is None else min(max(limit, 1), PAGE_ROWS), iter(names)
+    def iter_stored(self, paths: Iterable[str], limit: int | None) -> Iterator[StoredRecord]:
+        """Yield the records with the given short paths. They are loaded page by page, as needed."""
+        size, left = PAGE_ROWS if limit is None else min(max(limit, 1), PAGE_ROWS), iter(paths)
         while page := list(itertools.islice(left, size)):
-            found = {name: self.known[name] for name in page if name in self.known}
-            nodes = np.array([self.nodes[name] for name in page if name in self.nodes], np.int64)
-            found |= {note_name(one.place): one for one in map(record_from_memory, _read_memories(self.reader, nodes))}
-            found |= dict(self._read_notes([name for name in page if name not in found and name not in self.nodes]))
-            yield from (found[name] for name in page if name in found)
+            found = {path: self.known[path] for path in page if path in self.known}
+            places = [place for path in page if path in self.texts and (place := parse_path(path)) is not None]
+            nodes = self.reader.find_many([record_memory_id(place) for place in places]) if places else []
+            existing = np.array([node for node in nodes if node is not None], np.int64)
+            found |= {
+                short_path(*one.place): one for one in map(record_from_memory, _read_memories(self.reader, existing))
+            }
+            found |= dict(self._read_notes([path for path in page if path not in found]))
+            yield from (found[path] for path in page if path in found)
+            # Some of the records are expired or do not match. Double the page, so that few reads suffice.
+            size = min(2 * size, PAGE_ROWS)
 
-    def _read_notes(self, names: Sequence[str]) -> Iterator[tuple[str, StoredRecord]]:
-        for name, one in iter_readable_or_error(self.reader, names):
+    def _read_notes(self, paths: Sequence[str]) -> Iterator[tuple[str, StoredRecord]]:
+        for name, one in iter_readable_or_error(self.reader, [f"{NOTE_PREFIX}{path}" for path in paths]):
             if isinstance(one, StoredRecord):
-                yield name, one
+                yield name.removeprefix(NOTE_PREFIX), one
             elif self.skip_damaged:
                 log_damaged()
             else:
@@ -305,48 +332,45 @@ class _ListedRecords:
 
 
 def list_records(
-    reader: Reader,
-    listing: RecordListing,
-    *,
-    now: datetime,
-    places: PlaceCache | None = None,
-    skip_damaged: bool = True,
+    reader: Reader, listing: RecordListing, *, now: datetime, skip_damaged: bool = True, needs_index: bool = False
 ) -> list[StoredRecord]:
-    """
-    Return the matching records, ordered by place.
+    """Return the matching records, ordered by place."""
 
-    *places* is a cache, because the place of a memory never changes.
-    """
-    where, unindexed = _filter_matching(reader, listing, now=now)
-    nodes = reader.window(where)
-    if unindexed is not None:
-        nodes = np.union1d(nodes, reader.window(unindexed))
-    listed = _ListedRecords(reader, skip_damaged)
-    if listing.limit is None or places is None or len(nodes) <= PAGE_ROWS:
-        listed.add_memories(nodes)
-    else:
-        listed.add_nodes(nodes, places)
-
-    def take(ordered: Iterable[str]) -> list[StoredRecord]:
+    def take(listed: _ListedRecords, ordered: Iterable[str]) -> list[StoredRecord]:
         stored = listed.iter_stored(ordered, listing.limit)
         passing = (one for one in stored if not one.is_over(now) and listing.matches(one.record))
         return list(itertools.islice(passing, listing.limit))
 
     names = None
     if listing.condition is not None:
-        names = find_names_with(reader, listing.condition, listing.labels, nested=listing.nested)
+        names = find_names_with(
+            reader, listing.condition, listing.labels, nested=listing.nested, needs_index=needs_index
+        )
     elif (prefix := listing.find_page_prefix(reader)) is not None:
         with contextlib.suppress(_LongKeyError):
-            return take(listing.merge_names(listed.paths, listing.iter_note_names(reader, prefix)))
+            listed = _ListedRecords(reader, skip_damaged)
+            texts = listed.iter_texts(listing.iter_paths(reader.record_paths, prefix))
+            notes = listing.iter_paths(partial(_note_paths, reader), prefix)
+            return take(listed, heapq.merge(texts, notes, reverse=listing.last_first))
+    listed = _ListedRecords(reader, skip_damaged)
+    paths = [] if listing.limit is None else reader.record_paths(path_below(listing.labels, nested=listing.nested))
+    if listing.condition is None and paths and all(map(has_complete_key, paths)):
+        collections.deque(listed.iter_texts(paths), 0)
+    else:
+        where, unindexed = _filter_matching(reader, listing, now=now)
+        nodes = reader.window(where)
+        listed.add_memories(nodes if unindexed is None else np.union1d(nodes, reader.window(unindexed)))
     listed.add_notes(find_names_below(reader, listing.labels, nested=listing.nested) if names is None else names)
-    return take(listing.select_names(listed.paths))
+    return take(listed, listing.select_paths(listed.paths))
 
 
-def find_labels_below(reader: Reader, labels: tuple[str, ...], *, now: datetime) -> list[tuple[str, ...]]:
+def find_labels_below(
+    reader: Reader, labels: tuple[str, ...], *, now: datetime, needs_index: bool
+) -> list[tuple[str, ...]]:
     """Return the labels of all records that have not expired and whose labels begin with the given ones, sorted."""
     names = find_names_below(reader, labels, nested=True)
-    over = find_expired_names(reader, names, labels, now=now)
-    found = {parse_note_labels(name) for name in names if name not in over}
+    over = find_expired_names(reader, names, labels, now=now, needs_index=needs_index)
+    found = {parse_labels(name.removeprefix(NOTE_PREFIX)) for name in names if name not in over}
     memories = _read_memories_below(reader, filter_below(labels, nested=True, now=now))
     return sorted(found.union(record_from_memory(one).record.labels for one in memories))
 
@@ -360,9 +384,10 @@ def find_places_below(reader: Reader, labels: tuple[str, ...], *, nested: bool) 
     memories = _read_memories_below(reader, filter_below(labels, nested=nested, now=None))
     places = [record_from_memory(one).place for one in memories]
     names = find_names_below(reader, labels, nested=nested)
-    places += [place for name in names if (place := parse_note_place(name)) is not None]
+    parsed = {name: parse_path(name.removeprefix(NOTE_PREFIX)) for name in names}
+    places += [place for place in parsed.values() if place is not None]
     lost = []
-    for name, one in iter_readable_or_error(reader, [name for name in names if parse_note_place(name) is None]):
+    for name, one in iter_readable_or_error(reader, [name for name, place in parsed.items() if place is None]):
         if isinstance(one, StoredRecord):
             places.append(one.place)
         else:
@@ -376,12 +401,13 @@ def find_memory_ids(reader: Reader, places: Sequence[RecordPlace]) -> list[str]:
     return [one for one, node in zip(ids, reader.find_many(ids), strict=True) if node is not None]
 
 
-def find_expired(reader: Reader, *, now: datetime) -> list[RecordPlace]:
+def find_expired(reader: Reader, *, now: datetime, needs_index: bool) -> list[RecordPlace]:
     """Return the places of all expired records."""
     every, holding = (reader.window(EngineFilter(types=RECORD_TYPES, valid_at=at)) for at in (None, now))
     over = np.setdiff1d(every, holding)
     memories = map(record_from_memory, _read_memories(reader, over))
-    names = find_expired_names(reader, find_names_below(reader, (), nested=True), (), now=now)
+    below = find_names_below(reader, (), nested=True)
+    names = find_expired_names(reader, below, (), now=now, needs_index=needs_index)
     tried = iter_readable_or_error(reader, sorted(names))
     notes = (one for _, one in tried if isinstance(one, StoredRecord))
     return [one.place for one in itertools.chain(memories, notes) if one.is_over(now)]
@@ -389,19 +415,22 @@ def find_expired(reader: Reader, *, now: datetime) -> list[RecordPlace]:
 
 def find_unreadable(reader: Reader) -> list[Issue]:
     """
-    Return a finding for each note with invalid content, and for each record that the index does not find.
+    Return a finding for each note with invalid content, and for each missing or stale entry of the index.
 
     The engine reports damaged rows itself.
     """
-    indexed = find_index_names(reader)
+    is_complete, indexed = is_indexed(reader), find_index_names(reader)
     issues = []
     for name, one in iter_readable_or_error(reader, find_names_below(reader, (), nested=True)):
         if isinstance(one, StoredRecord):
-            if indexed is not None and not index_names(one) <= indexed:
+            entries = index_names(one)
+            if is_complete and not entries <= indexed:
                 issues.append(Issue("error", "integrity", f"{name}: the index does not find this record", name))
+            indexed -= entries
         elif not one.file:
             issues.append(Issue("error", "damaged", f"{name}: {one.findings[0]}", name))
-    return issues
+    stale = find_stale_entries(reader, sorted(indexed))
+    return issues + [Issue("error", "integrity", f"{name}: no record has this index entry", name) for name in stale]
 
 
 # Searching
@@ -412,7 +441,7 @@ def search_records(reader: Reader, request: SearchRequest, listing: RecordListin
     where, is_exact = _filter_for_search(reader, listing, now=None)
 
     def find_page(most: int) -> list[RecordHit]:
-        hits, _ = search.find_hits(reader, attrs.evolve(request, limit=most, where=where))
+        hits, _ = search.find_hits(reader, attrs.evolve(request, limit=most, where=where, needs_history=False))
         return [
             RecordHit(record=record_from_memory(hit.memory).record, score=hit.score, relevance=hit.relevance)
             for hit in hits
@@ -452,7 +481,7 @@ def find_nearest(
                 relevance=float(alike),
                 cosine=float(score),
             )
-            for memory, score, alike in zip(reader.get(matches.nodes), matches.scores, likeness, strict=True)
+            for memory, score, alike in zip(reader.get_stored(matches.nodes), matches.scores, likeness, strict=True)
         ]
         return sorted(hits, key=lambda hit: (-hit.score, hit.record.labels, hit.record.key))
 
@@ -482,14 +511,15 @@ def put_records(
     *,
     namespace: str,
     limits: HistoryLimits,
-    may_begin_index: bool,
 ) -> list[Record]:
     """Delete some records, then put others in order, and return the records that were put."""
     now = limits.now
-    if may_begin_index and not all(one.texts for one in records):
-        begin_index(writer)
     named = [(one.labels, one.key) for one in records if one.key is not None]
-    stored_by_place = find_stored(writer, [*(place for place, _ in deletions), *named])
+    needed = [] if all(one.texts for one in records) else [INDEX_NOTE]
+    stored_by_place, notes = _find_stored(writer, [*(place for place, _ in deletions), *named], needed)
+    if needed and INDEX_NOTE not in notes and not writer.note_names(NOTE_PREFIX, limit=1):
+        # Without records of an earlier commit, the index is complete.
+        writer.set_note(INDEX_NOTE, "1")
     records = [*_assign_keys(writer, records)]
     places = [(one.labels, str(one.key)) for one in records]
     deleted_records = []
@@ -533,11 +563,8 @@ def _assign_keys(reader: Reader, records: Sequence[PreparedRecord]) -> Iterator[
 
 def _find_last_number(reader: Reader, labels: tuple[str, ...]) -> int:
     names = find_names_below(reader, labels, nested=False)
+    names += reader.record_paths(path_below(labels, nested=False))
     keys = [name.rpartition(f"/{KEY_PREFIX}")[2] for name in names]
-    keys += [
-        record_from_memory(one).record.key
-        for one in _read_memories_below(reader, filter_below(labels, nested=False, now=None))
-    ]
     return max((int(key) for key in keys if len(key) == KEY_DIGITS and key.isdecimal() and key.isascii()), default=0)
 
 
@@ -676,7 +703,7 @@ def _delete_stored(writer: Writer, records: Iterable[StoredRecord]) -> None:
 
 def delete_record(writer: Writer, place: RecordPlace, *, if_version: int | None, now: datetime) -> bool:
     """Delete a record, and return True if it existed."""
-    found, lost = (find_stored(writer, [place]), 0) if if_version is not None else _find_readable(writer, [place])
+    found, lost = (_find_latest(writer, [place]), 0) if if_version is not None else _find_readable(writer, [place])
     stored = found.get(place)
     present = None if stored is None or stored.is_over(now) else stored
     check_version(place, present, if_version)
@@ -693,7 +720,7 @@ def delete_records(writer: Writer, places: Sequence[RecordPlace], *, erase: bool
     """
     if erase:
         writer.mark_for_erasure()
-    there, lost = (find_stored(writer, places), 0) if expired_by is not None else _find_readable(writer, places)
+    there, lost = (_find_latest(writer, places), 0) if expired_by is not None else _find_readable(writer, places)
     # Check the expiry again, because an expired record may have been replaced since it was read.
     found = [one for one in there.values() if expired_by is None or one.is_over(expired_by)]
     _delete_stored(writer, found)
@@ -707,12 +734,12 @@ def _find_readable(writer: Writer, places: Sequence[RecordPlace]) -> tuple[dict[
     Unreadable notes are deleted.
     """
     try:
-        return find_stored(writer, places), 0
+        return _find_latest(writer, places), 0
     except StoreDamaged:
         # `admin.rebuild` repairs damaged memories, so only notes are deleted here.
         kept = zip(places, writer.find_many([record_memory_id(place) for place in places]), strict=True)
         lost = delete_unreadable(writer, [note_name(place) for place, node in kept if node is None], erase=False)
-        return find_stored(writer, places), lost
+        return _find_latest(writer, places), lost
 
 
 def delete_unreadable(writer: Writer, names: Sequence[str], *, erase: bool) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
@@ -9,7 +10,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import attrs
-import cachetools
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,12 +24,12 @@ from mama_structs._internal.validation import TimeInput
 from mama_structs.errors import InvalidArgument, StoreError
 from mama_structs.memory.graph.results import Page, Results
 from mama_structs.memory.records import record_plans
-from mama_structs.memory.records.record_notes import PAGE_ROWS, HistoryLimits, complete_index
-from mama_structs.memory.records.record_plans import PlaceCache, RecordListing
+from mama_structs.memory.records.record_notes import PAGE_ROWS, HistoryLimits, IncompleteIndexError, complete_index
+from mama_structs.memory.records.record_plans import RecordListing
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.search.search_request import SearchQuery, embed_request
-from mama_structs.memory.types.engine import KEY_PREFIX, Vectors, Writer, record_path, write_in_transactions
-from mama_structs.memory.types.model import CreatedBy, MemoryType
+from mama_structs.memory.types.engine import Vectors, Writer, write_in_transactions
+from mama_structs.memory.types.model import KEY_PREFIX, CreatedBy, MemoryType, record_path
 from mama_structs.memory.types.record import (
     MAX_KEY_CHARS,
     Labels,
@@ -53,8 +53,6 @@ from mama_structs.provenance import Origin
 T = TypeVar("T")
 
 MAX_QUERY_CHARS = 10_000
-# About 20 MB.
-MAX_CACHED_PLACES = 100_000
 MIN_VECTOR_LENGTH = 1e-12
 
 
@@ -81,9 +79,6 @@ class RecordStore:
 
     def __init__(self, shared: NamespaceServices) -> None:
         self._shared = shared
-        self._places: PlaceCache = cachetools.LRUCache(MAX_CACHED_PLACES)
-        self._is_index_begun = False
-        self._is_index_complete = False
 
     def __repr__(self) -> str:
         return f"<RecordStore {self.namespace!r}{', closed' if self._shared.closed else ''}>"
@@ -215,26 +210,23 @@ class RecordStore:
                 deletions=gone,
                 namespace=self.namespace,
                 limits=self._history_limits,
-                may_begin_index=not self._is_index_begun,
             )
-            written = await self._shared.write(plan, made_by=made_by)
-        self._is_index_begun |= not all(one.texts for one in asked)
-        return written
+            return await self._shared.write(plan, made_by=made_by)
 
     @property
     def _history_limits(self) -> HistoryLimits:
         settings = self._shared.settings
         return HistoryLimits(settings.record_versions, settings.record_versions_ttl, self._shared.now)
 
-    async def _complete_index(self) -> None:
-        """Add the records of an earlier commit to the index. If the store cannot be written, plans read the records."""
-        if self._is_index_complete:
-            return
+    async def _read_with_index(self, plan: Callable[..., T]) -> T:
+        """Run a plan that uses the index. If the records of an earlier commit are not in the index, add them first."""
         try:
-            await complete_index(self._shared)
-        except StoreError:
-            return
-        self._is_index_complete = True
+            return await self._shared.read(partial(plan, needs_index=True))
+        except IncompleteIndexError:
+            # If the store cannot be written, the plan reads the records.
+            with contextlib.suppress(StoreError):
+                await complete_index(self._shared)
+            return await self._shared.read(partial(plan, needs_index=False))
 
     def _validate(self, asked: NewRecord, name: str) -> PreparedRecord:
         return check_new_record(asked, max_text=self._shared.settings.max_content, name=name, now=self._shared.now)
@@ -377,11 +369,9 @@ class RecordStore:
     async def delete_expired(self) -> int:
         """Delete expired records, some hundreds per transaction, and return their number."""
         now = self._shared.now
-        await self._complete_index()
         with self._instrument("delete_memory"):
-            return await self._delete(
-                await self._shared.read(lambda reader: record_plans.find_expired(reader, now=now)), ended=now
-            )
+            places = await self._read_with_index(partial(record_plans.find_expired, now=now))
+            return await self._delete(places, ended=now)
 
     # Reading
 
@@ -472,10 +462,8 @@ class RecordStore:
             limit=None if count is None else count + 1,
             last_first=_check.check_bool("reverse", reverse),
         )
-        if asked.condition is not None:
-            await self._complete_index()
-        plan = partial(record_plans.list_records, listing=asked, now=self._shared.now, places=self._places)
-        found = await self._shared.read(plan)
+        plan = partial(record_plans.list_records, listing=asked, now=self._shared.now)
+        found = await self._read_with_index(plan)
         records = [one.record for one in found[:count]]
         is_last = count is None or len(found) <= count
         return Page(records, next_cursor=None if is_last else _format_cursor(records[-1], nested=below))
@@ -489,8 +477,7 @@ class RecordStore:
 
         """
         below, now = check_labels(prefix, "prefix"), self._shared.now
-        await self._complete_index()
-        return await self._shared.read(lambda reader: record_plans.find_labels_below(reader, below, now=now))
+        return await self._read_with_index(partial(record_plans.find_labels_below, labels=below, now=now))
 
     # Searching
 

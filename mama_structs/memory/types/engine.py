@@ -13,7 +13,6 @@ import unicodedata
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, Protocol, TypeVar
-from urllib.parse import quote
 
 import attrs
 import msgspec
@@ -26,7 +25,9 @@ from mama_structs.errors import EmbedderMismatch
 from mama_structs.memory.types.model import (
     CREATORS,
     DECAY_RATES_PER_DAY,
+    KEY_PREFIX,
     ORIGINS,
+    PATH_FILTER_PREFIX,
     CreatedBy,
     Link,
     LinkType,
@@ -36,6 +37,8 @@ from mama_structs.memory.types.model import (
     Outcome,
     RecordMetadata,
     is_id,
+    record_path,
+    short_path,
     to_milliseconds,
 )
 from mama_structs.memory.types.namespace_erasure import NamespaceDeletion
@@ -79,7 +82,7 @@ _SAMPLE_BITS: Final = 10
 _PAGE_MEMORIES: Final = 256
 MAX_DUPLICATES: Final = 64
 """Maximum number of duplicates examined per fingerprint. Hosts may store any number of them."""
-FILTER_NAMES_VERSION: Final = 2
+FILTER_NAMES_VERSION: Final = 3
 """Version of the names that `filter_names` returns. Snapshots with names of another version are rejected."""
 NEVER_EXPIRES_MS: Final = 2**63 - 1
 """End of validity of memories that never expire, in milliseconds since 1970."""
@@ -191,8 +194,8 @@ def filter_names(memory: Memory) -> tuple[str, ...]:
     Return the names by which filters find a memory.
 
     These are its mentions, the memories that it cites as evidence, its tags, source, outcome, creator and extra data,
-    and the labels and values of a record. The names of different conditions never collide: mentions begin with no NUL,
-    ids and labels with one, and all others with two.
+    and the labels, the path and the values of a record. The names of different conditions never collide: mentions begin
+    with no NUL, ids and labels with one, and all others with two.
     """
     own = memory.metadata
     named = (
@@ -204,7 +207,8 @@ def filter_names(memory: Memory) -> tuple[str, ...]:
     if not isinstance(own, RecordMetadata):
         return named
     whole = (labels_filter_name(own.labels[:length]) for length in range(len(own.labels) + 1))
-    return (*named, *whole, labels_filter_name(own.labels, nested=False), *value_filter_names(own.value))
+    place = labels_filter_name(own.labels, nested=False), f"{PATH_FILTER_PREFIX}{short_path(own.labels, own.key)}"
+    return (*named, *whole, *place, *value_filter_names(own.value))
 
 
 def _metadata_filter_names(
@@ -246,20 +250,6 @@ def labels_filter_name(labels: Sequence[str], *, nested: bool = True) -> str:
     If *nested* is False, the labels must be equal.
     """
     return f"\0{record_path(labels)}{'' if nested else KEY_PREFIX}"
-
-
-KEY_PREFIX: Final = "="
-"""Prefix of the key in the path of a record."""
-
-
-def record_path(labels: Sequence[str], key: str | None = None) -> str:
-    """
-    Return labels, and optionally a key, as a percent-encoded ASCII path.
-
-    The path of labels is a prefix of the path of every label sequence that starts with them.
-    """
-    place = "".join(f"{quote(label, safe='')}/" for label in labels)
-    return place if key is None else f"{place}{KEY_PREFIX}{quote(key, safe='')}"
 
 
 def to_nfc(text: str) -> str:
@@ -486,6 +476,9 @@ class Reader(Protocol):
     def get(self, nodes: Sequence[int] | Nodes) -> list[Memory]:
         """Return memories, in the order of *nodes*."""
 
+    def get_stored(self, nodes: Sequence[int] | Nodes) -> list[Memory]:
+        """Return memories as `get` does, but without the older former versions of records, which need more reads."""
+
     def ids(self, nodes: Sequence[int] | Nodes) -> list[str]:
         """Return the ids of memories, in the order of *nodes*, without reading their texts."""
 
@@ -639,6 +632,15 @@ class Reader(Protocol):
 
         They are sorted by code points, or in reverse with *last_first*, and follow *after* in this order. With a
         *limit*, which needs an ASCII *prefix*, an engine does not read the names beyond it.
+        """
+
+    def record_paths(
+        self, prefix: str = "", *, after: str | None = None, limit: int | None = None, last_first: bool = False
+    ) -> list[str]:
+        """
+        Return the paths of records (`short_path`) that are memories and start with *prefix*, without reading them.
+
+        The other arguments are as for `note_names`.
         """
 
     def notes_by_name(self, names: Sequence[str]) -> dict[str, str]:

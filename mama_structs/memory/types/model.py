@@ -8,13 +8,15 @@ import math
 import re
 import secrets
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any, Final, Literal
+from urllib.parse import quote, unquote
 
 import attrs
 
+from mama_structs._internal.caches import cache_by_text
 from mama_structs._internal.hints import peer_names
 from mama_structs._internal.hints.call_hints import with_call_hints
 from mama_structs._internal.jsonable import JsonMixin
@@ -733,3 +735,59 @@ def text_digest(text: str) -> str:
 def is_digest(text: str) -> bool:
     """Return True if a text has the syntax of a stored text's hash."""
     return _DIGEST_PATTERN.fullmatch(text) is not None
+
+
+# Paths of records: percent-encoded labels and key, in names of notes and of filters
+
+KEY_PREFIX: Final = "="
+"""Prefix of the key in the path of a record."""
+PATH_FILTER_PREFIX: Final = "\0\0path="
+"""Prefix of the path of a record in its filter name."""
+MAX_KEY_CHARS_IN_PATH: Final = 256
+"""Maximum length of a percent-encoded key in a shortened path. It fits in a row key and in a key of an index."""
+# Separates a shortened key from its hash. Percent-encoded text never contains this character.
+_HASH_MARKER: Final = "+"
+# A write computes a path several times.
+_MAX_CACHED_PATHS: Final = 1024
+
+
+def record_path(labels: Sequence[str], key: str | None = None) -> str:
+    """
+    Return labels, and optionally a key, as a percent-encoded ASCII path.
+
+    The path of labels is a prefix of the path of every label sequence that starts with them.
+    """
+    place = _labels_path(tuple(labels))
+    return place if key is None else f"{place}{KEY_PREFIX}{quote(key, safe='')}"
+
+
+@cache_by_text(_MAX_CACHED_PATHS)
+def _labels_path(labels: tuple[str, ...]) -> str:
+    return "".join(f"{quote(label, safe='')}/" for label in labels)
+
+
+@cache_by_text(_MAX_CACHED_PATHS)
+def short_path(labels: tuple[str, ...], key: str) -> str:
+    """Return the path of a record. The end of a long key is replaced with the hash of the key."""
+    whole = record_path(labels, key)
+    begin = len(_labels_path(labels)) + len(KEY_PREFIX)
+    if len(whole) - begin > MAX_KEY_CHARS_IN_PATH:
+        whole = f"{whole[: begin + MAX_KEY_CHARS_IN_PATH // 2]}{_HASH_MARKER}{sha256(key.encode()).hexdigest()}"
+    return whole
+
+
+def has_complete_key(path: str) -> bool:
+    """Return True if a path contains the complete key instead of a hash."""
+    return _HASH_MARKER not in path
+
+
+def parse_labels(path: str) -> tuple[str, ...]:
+    """Return the labels in the path of a record."""
+    above = path.rpartition("/")[0]
+    return tuple(map(unquote, above.split("/"))) if above else ()
+
+
+def parse_path(path: str) -> tuple[tuple[str, ...], str] | None:
+    """Return labels and key from the path of a record, or None if it contains a hash of the key."""
+    key = path.rpartition("/")[2].removeprefix(KEY_PREFIX)
+    return (parse_labels(path), unquote(key)) if has_complete_key(path) else None

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, Final, TypeAlias
-from urllib.parse import unquote
 
 import attrs
 import msgspec
@@ -18,7 +16,7 @@ from mama_structs._internal.jsonable import JsonMixin
 from mama_structs._internal.reprs import ReprContent, ReprMixin, bound_field_reprs
 from mama_structs._internal.validation import TimeInput
 from mama_structs.errors import InvalidArgument, StoreDamaged
-from mama_structs.memory.types.engine import KEY_PREFIX, Vectors, record_path
+from mama_structs.memory.types.engine import Vectors
 from mama_structs.memory.types.model import (
     CREATORS,
     ORIGINS,
@@ -30,6 +28,8 @@ from mama_structs.memory.types.model import (
     PreviousValue,
     RecordMetadata,
     make_slug,
+    record_path,
+    short_path,
 )
 from mama_structs.provenance import get_inserted_provenance, least_trusted
 
@@ -47,10 +47,6 @@ MAX_LABEL_CHARS: Final = 512
 MAX_KEY_CHARS: Final = 1024
 _MAX_PATH_CHARS: Final = 512
 
-# Maximum length of a percent-encoded key in a note's name. Longer keys are truncated and hashed to fit in a row key.
-MAX_KEY_CHARS_IN_NAME: Final = 256
-# Separates a shortened key from its hash. Percent-encoded text never contains this character.
-_HASH_MARKER: Final = "+"
 NOTE_PREFIX: Final = "record/"
 """Prefix of the names of notes that store records without text."""
 INDEX_NOTE: Final = "record-index"
@@ -58,8 +54,6 @@ INDEX_NOTE: Final = "record-index"
 VALUE_PREFIX: Final = "record-value/"
 EXPIRY_PREFIX: Final = "record-expiry/"
 _MAX_SLUG_CHARS: Final = 24
-# A write computes the name of a note several times.
-_MAX_CACHED_NAMES: Final = 1024
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -281,37 +275,14 @@ def _length_prefixed(part: str) -> str:
     return f"{len(part)}:{part}"
 
 
-@functools.lru_cache(_MAX_CACHED_NAMES)
 def note_name(place: RecordPlace) -> str:
     """Return the name of the note that stores a record without text."""
-    labels, key = place
-    whole = record_path(labels, key)
-    begin = len(record_path(labels)) + len(KEY_PREFIX)
-    if len(whole) - begin > MAX_KEY_CHARS_IN_NAME:
-        whole = f"{whole[: begin + MAX_KEY_CHARS_IN_NAME // 2]}{_HASH_MARKER}{sha256(key.encode()).hexdigest()}"
-    return f"{NOTE_PREFIX}{whole}"
+    return f"{NOTE_PREFIX}{short_path(*place)}"
 
 
 def is_index_note(name: str) -> bool:
     """Return True if a note belongs to the index of records, which is derived from their notes."""
     return name == INDEX_NOTE or name.startswith((VALUE_PREFIX, EXPIRY_PREFIX))
-
-
-def parse_note_labels(name: str) -> tuple[str, ...]:
-    """Return the labels contained in the name of a note."""
-    above = name.removeprefix(NOTE_PREFIX).rpartition("/")[0]
-    return tuple(map(unquote, above.split("/"))) if above else ()
-
-
-def has_complete_key(name: str) -> bool:
-    """Return True if the name of a note contains the complete key instead of a hash."""
-    return _HASH_MARKER not in name
-
-
-def parse_note_place(name: str) -> RecordPlace | None:
-    """Return labels and key from the name of a note, or None if it contains a hash of the key."""
-    key = name.rpartition("/")[2].removeprefix(KEY_PREFIX)
-    return (parse_note_labels(name), unquote(key)) if has_complete_key(name) else None
 
 
 class _NoteRecord(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

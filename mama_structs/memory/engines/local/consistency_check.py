@@ -12,8 +12,8 @@ from mama_structs.errors import StoreDamaged
 from mama_structs.memory.engines.local.journal_rows import RowKeys, number_key, parse_number, read_change, read_cleanup
 from mama_structs.memory.engines.local.views.memory_table import TYPE_INDEX
 from mama_structs.memory.engines.local.views.view_set import ViewSet
-from mama_structs.memory.types.codec import Entry, indexed_terms
-from mama_structs.memory.types.model import evidence_digests, is_digest, to_milliseconds
+from mama_structs.memory.types.codec import Entry, content_digests, indexed_terms
+from mama_structs.memory.types.model import is_digest, to_milliseconds
 from mama_structs.storage.sealed_rows import DamagedValue, Snapshot
 from mama_structs.storage.sqlite_errors import Issue
 
@@ -209,9 +209,7 @@ class ConsistencyCheck:
                     continue
                 memory = found.get(memories[key])
                 try:
-                    named = memory is not None and digest in evidence_digests(
-                        place.memory(memories[key], memory).evidence
-                    )
+                    named = memory is not None and digest in content_digests(place.memory(memories[key], memory))
                 except StoreDamaged:
                     # The evidence of a damaged memory is unknown, so do not report the uses of its texts.
                     continue
@@ -241,14 +239,16 @@ class ConsistencyCheck:
         return True
 
     def _check_evidence(self, key: str, number: int, entry: Entry) -> None:
-        """Check that the evidence texts of a memory exist, and that their use by the memory is recorded."""
+        """Check that the texts of a memory exist, and that their use by the memory is recorded."""
         place, rows = self.row_keys, self.rows
-        for digest in evidence_digests(entry.memory.evidence):
+        for digest in content_digests(entry.memory):
             content, use = f"{place.contents}{digest}", number_key(place.uses_prefix(digest), number)
             if content not in rows.keys(content):
-                self._add_issue("evidence", key, f"the text {digest} that its evidence names is missing")
+                self._add_issue("evidence", key, f"the text {digest} of its evidence or former versions is missing")
             if rows.get(use) is None:
-                self._add_issue("evidence", key, f"the text {digest} is not kept for it")
+                self._add_issue(
+                    "evidence", key, f"the text {digest} of its evidence or former versions is not kept for it"
+                )
 
     def _check_indexes(self, key: str, number: int, entry: Entry, stored: bytes | DamagedValue | None) -> None:
         """Compare one memory and its *stored* vectors with the views."""

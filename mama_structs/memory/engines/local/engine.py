@@ -35,6 +35,12 @@ from mama_structs.memory.engines.local.journal_rows import (
     read_head,
 )
 from mama_structs.memory.engines.local.plans import JournalReader, JournalWriter
+from mama_structs.memory.engines.local.text_repair import (
+    FindRepairs,
+    find_missing_uses,
+    find_orphaned_texts,
+    find_orphaned_uses,
+)
 from mama_structs.memory.engines.local.views.snapshots import SnapshotInvalid, SnapshotStore
 from mama_structs.memory.engines.local.views.view_set import (
     INVALID_VIEW_ERRORS,
@@ -207,7 +213,8 @@ class LocalEngine:
         Build all views again from the journal, replace the old ones, and write a snapshot.
 
         Searches run between the steps, on the old views. Afterwards the journal counts as complete, even if the
-        watermark shows that changes were lost.
+        watermark shows that changes were lost. Recorded uses of texts that no memory names, and texts without uses,
+        are deleted and erased.
 
         Returns:
             A line for each damaged row.
@@ -228,8 +235,29 @@ class LocalEngine:
             raise
         found = list(self._damaged.values())
         await self.wait_until_idle(progress)
+        if not self._storage.is_read_only:
+            await self._repair(find_missing_uses, self._row_keys.memories)
+            await self._repair(find_orphaned_uses, self._row_keys.all_uses)
+            await self._repair(find_orphaned_texts, self._row_keys.contents)
+            await self.erase(wait=0)
         await self.snapshot()
         return found
+
+    async def _repair(self, find: FindRepairs, prefix: str) -> None:
+        """Repair the rows with a key prefix, page by page. Pages without damage are not written."""
+        after: str | None = None
+
+        def find_in_page(rows: Snapshot) -> tuple[list[str], bool]:
+            page = rows.page_of_keys(prefix, after=after, limit=REBUILD_PAGE_ROWS, last_first=False)
+            return page, bool(find(rows, self._row_keys, page))
+
+        while True:
+            page, is_damaged = await self._run_read(find_in_page)
+            if not page:
+                return
+            if is_damaged:
+                await self.write(lambda writer: cast("JournalWriter", writer).repair(find, page))  # noqa: B023 - awaited
+            after = page[-1]
 
     async def wait_until_idle(self, progress: ProgressCallback | None = None) -> None:
         """Wait until the words of all memories are indexed."""
@@ -644,8 +672,9 @@ class LocalEngine:
                 del group.plans[position:]
                 break
             self._run(one, rows, views, group, is_due)
-        if group.written and self._head is None:
-            group.head = self._ensure_head(rows)
+        needed = max((writer.format for writer in group.written), default=0)
+        if needed > (0 if self._head is None else self._head.format):
+            group.head = self._ensure_head(rows, needed)
         return True
 
     def _run(
@@ -716,13 +745,14 @@ class LocalEngine:
     def _is_far_behind(self, rows: Rows) -> bool:
         return self._views is None or self._last_change(rows) - self._change > MAX_REPLAY_IN_TRANSACTION
 
-    def _ensure_head(self, rows: Rows) -> NamespaceHead:
-        """Return the head row of the namespace. Create it if it does not exist."""
+    def _ensure_head(self, rows: Rows, needed: int) -> NamespaceHead:
+        """Return the head row of the namespace, in the needed format or a later one. Create it if it does not exist."""
         head = self._read_head(rows)
         if head is None:
             head = NamespaceHead(identity=secrets.token_hex(16), embedder=self._row_keys.embedder)
-            rows.put(self._row_keys.head, encode_row(head))
+        head.format = max(head.format, needed)
         self._check_embedder(head)
+        rows.put(self._row_keys.head, encode_row(head))
         return head
 
     def _undo_in_views(self, writers: Sequence[JournalWriter]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from mama_structs._internal.refcount import RefCountedRegistry
+from mama_structs._internal.caches import RefCountedRegistry
 from mama_structs.errors import InvalidArgument, StoreBusy
 from mama_structs.memory.engines.local.engine import LocalEngine
 from mama_structs.memory.engines.local.erasure import erase_from_disk, erasure_marker_key

@@ -29,6 +29,8 @@ from mama_structs.storage.sealed_rows import DamagedValue, Snapshot
 T = TypeVar("T")
 
 NAMESPACE_FORMAT: Final = 1
+SPLIT_HISTORY_FORMAT: Final = 2
+"""Format of a namespace with `SplitRecordMetadata`. Earlier versions of this package would lose its history."""
 MEMORIES_PREFIX: Final = "memories/"
 NUMBER_DIGITS: Final = 16
 HEX_DIGITS_DESCENDING: Final = "fedcba9876543210"
@@ -136,7 +138,7 @@ def read_head(rows: Snapshot, namespace: str, directory: str) -> NamespaceHead |
             findings=(f"{key}: {error}",),
             hint="restore a backup",
         ) from error
-    if head.format > NAMESPACE_FORMAT:
+    if head.format > SPLIT_HISTORY_FORMAT:
         raise StoreError(
             f"the memories of {namespace!r:.80} were written by a later version", hint="upgrade mama-structs"
         )

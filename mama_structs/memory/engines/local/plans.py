@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -14,6 +14,8 @@ import numpy as np
 from mama_structs.errors import StoreDamaged
 from mama_structs.memory.engines.local.erasure import erasure_marker_key
 from mama_structs.memory.engines.local.journal_rows import (
+    NAMESPACE_FORMAT,
+    SPLIT_HISTORY_FORMAT,
     ChangeRow,
     CleanupRow,
     RowKeys,
@@ -21,8 +23,18 @@ from mama_structs.memory.engines.local.journal_rows import (
     find_numbers,
     number_key,
 )
+from mama_structs.memory.engines.local.text_repair import FindRepairs
 from mama_structs.memory.engines.local.views.view_set import ViewSet
-from mama_structs.memory.types.codec import Entry, check_vectors, encode_entry, vectors_to_bytes
+from mama_structs.memory.types.codec import (
+    Entry,
+    SplitRecordMetadata,
+    check_vectors,
+    content_digests,
+    encode_entry,
+    join_histories,
+    split_history,
+    vectors_to_bytes,
+)
 from mama_structs.memory.types.engine import (
     Direction,
     EmbedderRecord,
@@ -39,9 +51,9 @@ from mama_structs.memory.types.engine import (
     select_names,
     write_until_due,
 )
-from mama_structs.memory.types.model import Link, Memory, evidence_digests
+from mama_structs.memory.types.model import Link, Memory
 from mama_structs.memory.types.text_analysis import resolve_terms
-from mama_structs.storage.sealed_rows import DamagedValue, Rows, Snapshot
+from mama_structs.storage.sealed_rows import DamagedValue, RowChange, Rows, Snapshot
 
 T = TypeVar("T")
 
@@ -66,6 +78,7 @@ class JournalReader:
         self.topics: Final = views.memory_table.topics
         self.duplicates: Final = views.memory_table.duplicates
         self.nearest_ids: Final = views.memory_table.nearest_ids
+        self.record_paths: Final = views.memory_table.record_paths
         self.count: Final = views.memory_table.count
         self.facts: Final = views.memory_table.facts
         self.window: Final = views.memory_table.window
@@ -93,15 +106,24 @@ class JournalReader:
 
     def get(self, nodes: Sequence[int] | Nodes) -> list[Memory]:
         """Return memories in the order of *nodes*."""
+        return join_histories(self.get_stored(nodes), self.contents)
+
+    def get_stored(self, nodes: Sequence[int] | Nodes) -> list[Memory]:
+        """Return memories without the former versions that `split_history` removed."""
         return [self._row_keys.memory(key, row) for key, row in self._read_rows(nodes)]
 
     def nearest(self, vector: Vectors, limit: int, where: EngineFilter | None = None) -> Matches:
         """Return the nodes whose vectors are nearest to *vector*."""
+        self._record_queries(vector[None])
         return self._views.vectors.nearest(vector, limit, self._views.memory_table.mask(where))
 
     def nearest_many(self, vectors: Vectors, limit: int, where: EngineFilter | None = None) -> list[Matches]:
         """Return the results of `nearest` for each row of *vectors*."""
+        self._record_queries(vectors)
         return self._views.vectors.nearest_many(vectors, limit, self._views.memory_table.mask(where))
+
+    def _record_queries(self, vectors: Vectors) -> None:
+        self._views.vectors.record_queries(vectors)
 
     def words(self, query: Query, limit: int, where: EngineFilter | None = None) -> Matches:
         """Return the nodes with the highest BM25 scores for the query."""
@@ -154,9 +176,10 @@ class JournalReader:
         """Return memories in save order."""
         nodes = self._views.memory_table.after(after, limit)
         entries = self._read_entries(nodes)
+        memories = join_histories([entry.memory for entry in entries], self.contents)
         return [
-            ScannedMemory(int(node), entry.memory, self.vectors(int(node)), entry.links)
-            for node, entry in zip(nodes, entries, strict=True)
+            ScannedMemory(int(node), memory, self.vectors(int(node)), entry.links)
+            for node, memory, entry in zip(nodes, memories, entries, strict=True)
         ]
 
     def contents(self, digests: Sequence[str]) -> dict[str, str]:
@@ -254,6 +277,8 @@ class JournalWriter(JournalReader):
         super().__init__(rows, views, place, change, damaged=damaged)
         self._is_due = is_due
         self.needs_cleanup: bool = False
+        # The format that the head row needs after this plan.
+        self.format: int = NAMESPACE_FORMAT
         self._rows_to_write = rows
         self._undo: list[Callable[[], object]] = []
         self._plan_change_number: int | None = None
@@ -262,6 +287,9 @@ class JournalWriter(JournalReader):
         self._erases = False
         # False while a view is being changed, because an error then leaves the view half changed.
         self._is_consistent = True
+
+    def _record_queries(self, vectors: Vectors) -> None:
+        """Do nothing. A write searches for memories to link, with vectors that do not resemble questions."""
 
     @property
     def should_yield(self) -> bool:
@@ -289,22 +317,24 @@ class JournalWriter(JournalReader):
             node = int(self.put_new([new], lambda _nodes: [()])[0])
         else:
             (before,) = self._read_entries([node])
-            self._check_contents(before.memory.evidence, memory, contents or {})
+            memory, former = self._split_history(memory, before.memory)
+            texts = {**(contents or {}), **former}
+            self._check_contents(before.memory, memory, texts)
             self._put_version(node, before, memory, vectors, links)
-            self._update_evidence(node, before.memory.evidence, memory.evidence, contents or {})
+            self._update_contents(node, before.memory, memory, texts)
         return node
 
     def put_new(self, new: Sequence[NewMemory], links_of: Callable[[Nodes], Sequence[Sequence[Link]]]) -> Nodes:
         """Store new memories in the given order, and return their nodes in this order."""
         numbers, nodes = [], []
-        for one in new:
-            memory = one.memory
+        split = [self._split_history(one.memory) for one in new]
+        for one, (memory, former) in zip(new, split, strict=True):
             if self.find(memory.id) is not None:
                 raise ValueError(f"there is a memory with the id {memory.id}")
             for link in one.links:
                 self._check_link(link, memory.id)
             check_vectors(one.vectors, self._row_keys.embedder.dimensions)
-            self._check_contents((), memory, one.contents)
+            self._check_contents(None, memory, {**one.contents, **former})
             self._clean_up_after(memory.id)
             numbers.append(self._next_change())
             self._is_consistent = False
@@ -314,16 +344,16 @@ class JournalWriter(JournalReader):
             self._is_consistent = True
             nodes.append(node)
         found = np.array(nodes, np.int64)
-        for one, number, node, more in zip(new, numbers, nodes, links_of(found), strict=True):
+        for one, (memory, former), number, node, more in zip(new, split, numbers, nodes, links_of(found), strict=True):
             for link in more:
-                self._check_link(link, one.memory.id)
-            entry = Entry(one.memory, (*one.links, *more), number)
+                self._check_link(link, memory.id)
+            entry = Entry(memory, (*one.links, *more), number)
             self._rows_to_write.put(number_key(self._row_keys.memories, number), encode_entry(entry))
             self._rows_to_write.put(number_key(self._row_keys.vectors, number), vectors_to_bytes(one.vectors))
             self._is_consistent = False
             self._views.link(node, more)
             self._is_consistent = True
-            self._update_evidence(node, (), one.memory.evidence, one.contents)
+            self._update_contents(node, None, memory, {**one.contents, **former})
         return found
 
     def put_link(self, link: Link) -> None:
@@ -341,7 +371,7 @@ class JournalWriter(JournalReader):
         sources = np.unique(incoming).tolist()
         vectors = self.vectors(node)
         number = self._views.memory_table.number_of(node)
-        self._update_evidence(node, entry.memory.evidence, (), {})
+        self._update_contents(node, entry.memory, None, {})
         self._is_consistent = False
         links = self._views.remove(node)
         self._undo.append(lambda: self._views.restore(node, number, entry, vectors, links))
@@ -383,18 +413,23 @@ class JournalWriter(JournalReader):
         self._erases = self._views.has_erased_data = True
         self._rows_to_write.put(key, encode_row(change))
 
+    def repair(self, find: FindRepairs, keys: Sequence[str]) -> None:
+        """Repair the rows under *keys*. Deleted texts count as erased, because a deletion should have erased them."""
+        changes = find(self._rows, self._row_keys, keys)
+        self._rows_to_write.apply_changes(changes)
+        if None in changes.values():
+            self.mark_for_erasure()
+
     def set_note(self, name: str, text: str | None) -> None:
         """Store a note, or delete it if *text* is None."""
         self.set_notes({name: text})
 
     def set_notes(self, notes: Mapping[str, str | None]) -> None:
         """Store notes. A text of None deletes the note."""
-        for name, text in notes.items():
-            key = f"{self._row_keys.notes}{name}"
-            if text is None:
-                self._rows_to_write.delete(key)
-            else:
-                self._rows_to_write.put(key, text.encode())
+        rows: dict[str, RowChange] = {
+            f"{self._row_keys.notes}{name}": None if text is None else text.encode() for name, text in notes.items()
+        }
+        self._rows_to_write.apply_changes(rows)
 
     def put_vectors(self, embedder: EmbedderRecord, vectors: Mapping[str, Vectors]) -> None:
         """Store vectors of an embedder that is not the current one."""
@@ -424,6 +459,12 @@ class JournalWriter(JournalReader):
         for step in reversed(self._undo):
             step()
         self._undo.clear()
+
+    def _split_history(self, memory: Memory, before: Memory | None = None) -> tuple[Memory, dict[str, str]]:
+        memory, former = split_history(memory, before)
+        if isinstance(memory.metadata, SplitRecordMetadata):
+            self.format = SPLIT_HISTORY_FORMAT
+        return memory, former
 
     def _put_version(
         self, node: int, before: Entry, memory: Memory, vectors: Vectors | None, links: Sequence[Link]
@@ -506,12 +547,12 @@ class JournalWriter(JournalReader):
                     self._rows_to_write.delete(key)
             self._dead = None
 
-    def _update_evidence(
-        self, node: int, before: Iterable[str], after: Iterable[str], contents: Mapping[str, str]
+    def _update_contents(
+        self, node: int, before: Memory | None, after: Memory | None, contents: Mapping[str, str]
     ) -> None:
-        """Store the evidence texts of a memory, and delete texts that no memory uses any more."""
+        """Store the texts to which a memory refers, and delete texts that no memory uses any more."""
         number = self._views.memory_table.number_of(node)
-        named, kept = evidence_digests(before), evidence_digests(after)
+        named, kept = (() if one is None else content_digests(one) for one in (before, after))
         for digest in kept:
             if digest in contents:
                 key, value = f"{self._row_keys.contents}{digest}", contents[digest].encode()
@@ -526,9 +567,9 @@ class JournalWriter(JournalReader):
                 if self._rows.last_key(self._row_keys.uses_prefix(digest)) is None:
                     self._rows_to_write.delete(f"{self._row_keys.contents}{digest}")
 
-    def _check_contents(self, before: Iterable[str], memory: Memory, contents: Mapping[str, str]) -> None:
-        named = evidence_digests(before)
-        for digest in evidence_digests(memory.evidence):
+    def _check_contents(self, before: Memory | None, memory: Memory, contents: Mapping[str, str]) -> None:
+        named = () if before is None else content_digests(before)
+        for digest in content_digests(memory):
             # Accept a lost text that the memory already refers to. Otherwise the memory could no longer be changed.
             if digest not in named and digest not in contents and not self.known_contents([digest]):
                 raise KeyError(digest)

@@ -24,7 +24,7 @@ from mama_structs.memory.types.engine import (
     filter_names,
     to_nfc,
 )
-from mama_structs.memory.types.model import ORIGINS, MemoryType, from_milliseconds, to_milliseconds
+from mama_structs.memory.types.model import ORIGINS, PATH_FILTER_PREFIX, MemoryType, from_milliseconds, to_milliseconds
 
 Array = NDArray[Any]
 Rows = NDArray[np.int64]
@@ -257,6 +257,10 @@ class MemoryTable:
         self._topics = Vocabulary()
         self._mentions = Vocabulary()
         self._mention_pairs = GrowingColumns(_MENTION_COLUMNS)
+        self._pairs_by_node = SortedRows()
+        # Sorted paths of records, or None if they must be searched again, and whether each changed path exists.
+        self._paths: list[str] | None = None
+        self._changed_paths: dict[str, bool] = {}
         self._by_time = SortedRows()
         self._by_topic = SortedRows()
         self._by_number = SortedRows()
@@ -332,6 +336,9 @@ class MemoryTable:
         self._require_alive(node)
         self._rows["alive"][node] = False
         del self._node_of[self._ids[node]]
+        if self._paths is not None:
+            places = self._pairs_by_node.find(self._mention_pairs["node"], node)
+            self._change_paths(self._mention_pairs["mention"][places].tolist(), exist=False)
         self._invalidate_masks()
 
     def restore(self, node: int, item: MemoryRow) -> None:
@@ -514,6 +521,22 @@ class MemoryTable:
         places[late] = low
         return places
 
+    def record_paths(
+        self, prefix: str = "", *, after: str | None = None, limit: int | None = None, last_first: bool = False
+    ) -> list[str]:
+        """Return the paths of records that start with *prefix*, sorted, see `Reader.record_paths`."""
+        paths = self._paths = self._update_paths()
+        first, end = bisect_left(paths, prefix), len(paths)
+        if prefix:
+            end = bisect_left(paths, f"{prefix[:-1]}{chr(ord(prefix[-1]) + 1)}")
+        if after is not None and last_first:
+            end = min(end, bisect_left(paths, after))
+        elif after is not None:
+            first = max(first, bisect_right(paths, after))
+        if last_first:
+            return paths[first if limit is None else max(first, end - limit) : end][::-1]
+        return paths[first : end if limit is None else min(end, first + limit)]
+
     def nearest_ids(self, text: str, limit: int) -> list[str]:
         """Return the existing ids that are most similar to *text*, most similar first, for "did you mean"."""
         if limit <= 0:
@@ -580,9 +603,38 @@ class MemoryTable:
     def _topic_number(self, topic: str | None) -> int:
         return -1 if topic is None else self._topics.number(to_nfc(topic))
 
+    def _change_paths(self, mentions: Iterable[int], *, exist: bool) -> None:
+        """Add the paths among these mentions to the paths of records, or remove them."""
+        if self._paths is None:
+            return
+        texts = map(self._mentions.__getitem__, mentions)
+        self._changed_paths |= dict.fromkeys((one for one in texts if one.startswith(PATH_FILTER_PREFIX)), exist)
+        if len(self._changed_paths) > MIN_ROWS_TO_MERGE:
+            self._paths = None
+
+    def _update_paths(self) -> list[str]:
+        """Return the paths of all records, sorted."""
+        changed, self._changed_paths = self._changed_paths, {}
+        if self._paths is None:
+            used = np.zeros(len(self._mentions), np.bool_)
+            used[self._mention_pairs["mention"][self._rows["alive"][self._mention_pairs["node"]]]] = True
+            texts = itertools.compress(self._mentions, used.tolist())
+            return sorted(one.removeprefix(PATH_FILTER_PREFIX) for one in texts if one.startswith(PATH_FILTER_PREFIX))
+        for mention, exists in changed.items():
+            path = mention.removeprefix(PATH_FILTER_PREFIX)
+            place = bisect_left(self._paths, path)
+            is_listed = self._paths[place : place + 1] == [path]
+            if is_listed and not exists:
+                del self._paths[place]
+            elif exists and not is_listed:
+                self._paths.insert(place, path)
+        return self._paths
+
     def _add_mentions(self, node: int, mentions: Iterable[str]) -> None:
-        for mention in dict.fromkeys(mentions):
-            self._mention_pairs.append(node=node, mention=self._mentions.number(mention))
+        numbers = [self._mentions.number(mention) for mention in dict.fromkeys(mentions)]
+        for number in numbers:
+            self._mention_pairs.append(node=node, mention=number)
+        self._change_paths(numbers, exist=True)
 
     def _replace_mentions(self, node: int, mentions: Iterable[str]) -> None:
         places = np.flatnonzero(self._mention_pairs["node"] == node)
@@ -590,6 +642,8 @@ class MemoryTable:
         wanted = {self._mentions.number(mention) for mention in mentions}
         free = [place for place, number in zip(places.tolist(), numbers, strict=True) if number not in wanted]
         new = sorted(wanted.difference(numbers))
+        self._change_paths(set(numbers) - wanted, exist=False)
+        self._change_paths(wanted, exist=True)
         # Reuse the rows of removed mentions, because removing rows copies the whole table.
         for place, number in zip(free, new, strict=False):
             self._mention_pairs["mention"][place] = number
@@ -599,6 +653,7 @@ class MemoryTable:
             kept = np.ones(len(self._mention_pairs), np.bool_)
             kept[free[len(new) :]] = False
             self._mention_pairs.keep(kept)
+            self._pairs_by_node = SortedRows()
 
     def _find_by_topic(self, topic: str) -> Rows:
         """Return the nodes of a topic, ascending, including deleted ones."""

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mama_structs.memory.engines.local.views import memory_table
 from mama_structs.memory.engines.local.views.memory_table import MemoryRow, MemoryTable
 from mama_structs.memory.types.engine import NEVER_EXPIRES_MS, EngineFilter
-from mama_structs.memory.types.model import ORIGINS, MemoryType, from_milliseconds
+from mama_structs.memory.types.model import ORIGINS, PATH_FILTER_PREFIX, MemoryType, from_milliseconds
 
 TYPES = tuple(MemoryType)
 BASE = 1_790_000_000_000
@@ -342,6 +343,45 @@ def test_repeated_updates_do_not_accumulate_mentions():
     assert [0] == mentioned(catalogue, "1-999") == mentioned(catalogue, "2-1")
     assert [] == mentioned(catalogue, "1-5")
     assert len(catalogue._mention_pairs) < 600
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(["put", "put", "delete", "undo", "list", "reload"]), st.integers(0, 5)), max_size=40
+    ),
+    most_changes=st.sampled_from([2, 1024]),
+)
+def test_record_paths_are_those_of_existing_records(steps, most_changes):
+    """Paths of deleted records are left out, and those of restored ones are included, also after a reload."""
+    catalogue, nodes, deleted, named = MemoryTable(), {}, {}, {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory_table, "MIN_ROWS_TO_MERGE", most_changes)
+        for version, (kind, key) in enumerate(steps):
+            mentions = [f"{PATH_FILTER_PREFIX}{key}", *(f"1-{number}" for number in range(version % 3))]
+            named |= {key: mentions} if kind == "put" else {}
+            if kind == "put" and key in nodes:
+                catalogue.change(nodes[key], version=version, topic=None, mentions=mentions)
+            elif kind == "put":
+                nodes[key] = catalogue.add(MemoryRow(**memory(str(key), mentions=mentions)))
+            elif kind == "delete" and key in nodes:
+                catalogue.remove(nodes[key])
+                deleted[key] = nodes.pop(key)
+            elif kind == "undo" and key in deleted and key not in nodes:
+                nodes[key], named[key] = deleted.pop(key), mentions
+                catalogue.restore(nodes[key], MemoryRow(**memory(str(key), mentions=mentions)))
+            elif kind == "list":
+                assert sorted(map(str, nodes)) == catalogue.record_paths()
+            elif kind == "reload":
+                catalogue, deleted = MemoryTable.from_state(*catalogue.state()), {}
+    paths = sorted(map(str, nodes))
+
+    assert paths == catalogue.record_paths()
+    assert paths[:2] == catalogue.record_paths(limit=2)
+    assert paths[:-3:-1] == catalogue.record_paths(limit=2, last_first=True)
+    assert [path for path in paths if path > "2"][:1] == catalogue.record_paths(after="2", limit=1)
+    assert [path for path in paths if path < "4"][:-2:-1] == catalogue.record_paths(after="4", limit=1, last_first=True)
+    for mention in ("1-0", "1-1"):
+        assert sorted(nodes[key] for key in nodes if mention in named[key]) == mentioned(catalogue, mention)
 
 
 REAL = [
