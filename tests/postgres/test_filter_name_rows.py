@@ -102,6 +102,8 @@ def drawn_memories(draw):
         "outcome": st.none() | st.sampled_from(Outcome),
         "created_by": st.sampled_from(["user", "llm", "system"]),
         "extra": st.dictionaries(TEXTS, JSON, max_size=3),
+        "labels": st.lists(TEXTS.filter(bool), max_size=2).map(tuple),
+        "key": TEXTS.filter(bool) | st.just("\u0958" * 101),
         "value": JSON | st.sampled_from([[*range(33)], [1] * 1025, {"a": ["x" * 128, "x" * 129]}, NESTED]),
     }
     known = attrs.fields_dict(METADATA_TYPES[kind])
@@ -111,7 +113,7 @@ def drawn_memories(draw):
 @given(memory=drawn_memories())
 def test_migrated_names_equal_those_of_new_rows(memory):
     """The migration computes from stored JSON the same names as a save computes from a memory."""
-    steps = (filter_name_rows._names, filter_name_rows._value_names)
+    steps = (filter_name_rows._names, filter_name_rows._value_names, filter_name_rows._path_names)
     migrated = {name for step in steps for name in filter_name_rows._read_names(encode_entry(Entry(memory)), step)}
     saved = {name for name in filter_names(memory) if name.startswith("\0\0")}
 

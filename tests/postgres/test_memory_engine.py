@@ -14,13 +14,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from memory_helpers import alike, plain_link, plain_memory
 
 from mama_structs.memory.engines.postgres.engine import PostgresEngines
-from mama_structs.memory.types.engine import EmbedderRecord, EngineFilter, NewMemory, to_nfc
+from mama_structs.memory.types.engine import EmbedderRecord, EngineFilter, NewMemory, select_names, to_nfc
 from mama_structs.memory.types.model import (
     METADATA_TYPES,
     LinkType,
     MemoryType,
     Outcome,
     StoredEvidence,
+    short_path,
     text_digest,
     to_milliseconds,
 )
@@ -46,6 +47,7 @@ TAGS = ["raid", "caf\u00e9", "cafe\u0301", "a\\0b", "a\0", LONG, f"{LONG}x"]
 SOURCES = ["log.txt", "caf\u00e9", "cafe\u0301", LONG]
 EXTRA = {"n": [0, 1, 1.0, True, -0.0, 0.5, 2**53, 2**53 + 1, "1", None], "of": [[1], [1.0, {"b": 1, "a": LONG}], {}]}
 EXTRAS = st.fixed_dictionaries({}, optional={key: st.sampled_from(values) for key, values in EXTRA.items()})
+LABELS, KEYS = ["a", "b", "a/b"], ["k", "a", "\u00e9", "k" * 300]
 PLACES = st.none() | st.tuples(
     TIMES.map(lambda at: to_milliseconds(plain_memory("x", at=at).created_at)) | st.sampled_from([-(2**70), 2**70]),
     st.integers(-1, 12) | st.sampled_from([2**62, 2**70]),
@@ -98,7 +100,10 @@ CONDITION_STRATEGIES = {
 def drawn_metadata(draw, kind):
     """Return random metadata of a type."""
     given = {"created_by": draw(st.sampled_from(["user", "llm"])), "extra": draw(EXTRAS)}
-    if kind is not MemoryType.RECORD:
+    if kind is MemoryType.RECORD:
+        given["labels"] = tuple(draw(st.lists(st.sampled_from(LABELS), max_size=2)))
+        given["key"] = draw(st.sampled_from(KEYS))
+    else:
         given["tags"] = tuple(draw(st.lists(st.sampled_from(TAGS), max_size=2)))
         given["source"] = draw(st.none() | st.sampled_from(SOURCES))
     if kind is MemoryType.DECISION:
@@ -433,11 +438,29 @@ def answers(reader, ids):
         "kept": reader.known_contents([text_digest(text) for text in KEPT]),
         "lacking": reader.without_vectors(OTHER_RECORD),
         "notes": (reader.notes(), reader.notes("a")),
+        "names": [reader.note_names(prefix, **page) for prefix in ("", "a") for page in name_pages("a", "aa")],
+        "paths": [record_paths(reader, prefix) for prefix in ("", "=", "a/", "a/=")],
         "scan": [
             (one.memory, np.round(one.vectors, 6).tolist(), sorted(link.id for link in one.links))
             for one in reader.scan(limit=3)
         ],
     }
+
+
+def name_pages(*ends):
+    """Return arguments of small pages, from the start and after each of *ends*."""
+    pages = itertools.product((None, *ends), (1, 2), (False, True))
+    return [{"after": after, "limit": limit, "last_first": last_first} for after, limit, last_first in pages]
+
+
+def record_paths(reader, prefix):
+    """Return the paths of the records that exist. Assert that pages agree with the list of all paths."""
+    every = reader.record_paths(prefix)
+    for page in name_pages("b", *every[1:2]):
+        assert select_names(every, **page) == reader.record_paths(prefix, **page)
+    records = reader.get(reader.window(EngineFilter(types=frozenset({MemoryType.RECORD}))))
+    own = {short_path(one.metadata.labels, one.metadata.key) for one in records}
+    return [path for path in dict.fromkeys(every) if path in own]
 
 
 def early_answers(reader, ids):

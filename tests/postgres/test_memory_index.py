@@ -213,13 +213,58 @@ async def test_filtered_search_returns_all_nearest_memories(engine, monkeypatch,
     monkeypatch.setattr(questions, "MAX_EXACT_FILTERED_MEMORIES", 12)
     if scanned == "too little":
         monkeypatch.setitem(indexing.SEARCH_SETTINGS, "hnsw.iterative_scan", "off")
-        monkeypatch.setitem(indexing.SEARCH_SETTINGS, "hnsw.ef_search", "1")
+        monkeypatch.setattr(indexing, "MIN_SEARCH_WIDTH", 1)
+        engine._client_state.hnsw_index = engine.index.usable_index(engine._head)
     for name, where in WHERE.items():
         found = await engine.read(lambda reader: reader.nearest(QUERY, 7, where))  # noqa: B023 - awaited
         wanted = exactly(where, 7)
         assert len(wanted) == len(set(found.nodes.tolist())), name
         near = [score for score in found.scores.tolist() if score >= wanted[-1] - 1e-6]
         assert len(near) >= 0.95 * len(wanted), name
+
+
+async def test_search_width_grows_with_index(engine):
+    """A search compares more candidates in a larger index, within limits."""
+    widths = [
+        NamespaceIndex.search_settings(engine.index.usable_index(attrs.evolve(engine._head, chunk_count=count)))
+        for count in (10_000, 20_000, 10_000_000)
+    ]
+
+    assert ["200", "400", "1000"] == [one["hnsw.ef_search"] for one in widths]
+
+
+@pytest.mark.parametrize(("counts", "built_at"), [((110, 120, 130), 130), ((110, 200, 300), 200)])
+async def test_index_build_waits_for_end_of_bulk_load(monkeypatch, counts, built_at):
+    """An index is built when no more vectors arrive, or when there are twice as many as the limit of exact search."""
+    monkeypatch.setattr(indexing, "QUIET_SECONDS", 0)
+    index = NamespaceIndex(None, "default", RECORD, MemorySettings(exact_up_to=100))
+    index._chunk_count = counts[0]
+
+    async def build():
+        await index._wait_until_quiet(is_growing=True)
+        return index._chunk_count
+
+    task = asyncio.create_task(build())
+    for count in counts[1:]:
+        await asyncio.sleep(0)
+        index._chunk_count = count
+
+    assert built_at == await task
+
+
+async def test_next_session_builds_index_of_load_that_ended_early(own, monkeypatch):
+    """Closing a session cancels a build that waits for the end of a load. The next one builds without waiting."""
+    monkeypatch.setattr(indexing, "QUIET_SECONDS", 3600)
+    with at(own) as server:
+        loading = await PostgresEngines(server).open("default", RECORD, SETTINGS)
+        await fill(loading, memories(vectors=VECTORS[:60]))
+        task = loading.index._task
+    closed = task.cancelled(), administer(own, NAMES)
+    with at(own) as server:
+        engine = await PostgresEngines(server).open("default", RECORD, SETTINGS)
+
+        assert (True, []) == closed
+        assert "hnsw" == await asyncio.wait_for(look(engine), 60)
 
 
 async def test_equal_vectors_do_not_hide_other_results(own):
@@ -400,6 +445,20 @@ async def test_check_measures_recall_of_index(engine, own):
     assert "hnsw" == await look(engine)
     assert before != administer(own, MADE)
     assert [] == engine.index.findings(engine._head)
+
+
+async def test_check_reports_narrow_search(engine, own, monkeypatch):
+    """A search that compares one candidate finds stored vectors, but not their neighbours, which `check` measures."""
+    monkeypatch.setitem(indexing.SEARCH_SETTINGS, "hnsw.iterative_scan", "off")
+    monkeypatch.setattr(indexing, "MIN_SEARCH_WIDTH", 1)
+    monkeypatch.setattr(indexing, "VECTORS_PER_CANDIDATE", 1_000)
+    await engine.read(lambda reader: reader.change)
+    before = administer(own, MADE)
+    (finding,) = await engine.check()
+
+    assert ("warning", "vectors") == (finding.severity, finding.kind)
+    assert engine.figures()["vectors"]["recall"] <= 0.1
+    assert before == administer(own, MADE)
 
 
 async def test_namespace_keeps_its_vector_precision(own):

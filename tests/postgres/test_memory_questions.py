@@ -70,9 +70,11 @@ RECORDS = {
             [NewRecord(("b",), f"{at}", at, text=f"shield {at}" if at % 2 else None) for at in range(50)]
         ),
     ),
-    "records.append of 50": (4, lambda store, ids: records_of(store).append(("c",), range(50))),
+    # Two statements find the last key: among records with text, and among the others.
+    "records.append of 50": (5, lambda store, ids: records_of(store).append(("c",), range(50))),
     "records.get": (3, lambda store, ids: records_of(store).get(("a",), "text")),
-    "records.list": (6, lambda store, ids: records_of(store).list(("a",), limit=10)),
+    # For records with text and for those without: whether there are further labels (2 statements), and a page.
+    "records.list": (8, lambda store, ids: records_of(store).list(("a",), limit=10)),
     # The store has changed since its sample of vectors was cached, so one statement reads the sample.
     "records.search": (4, lambda store, ids: records_of(store).search("shield", ("a",))),
     "records.nearest": (3, lambda store, ids: records_of(store).nearest("shield", ("a",))),

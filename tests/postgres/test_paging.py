@@ -1,6 +1,7 @@
-"""Pages of memories on a server: each page is read from an index, beginning at its position."""
+"""Pages of memories and names on a server: each page is read from an index, beginning at its position."""
 
 import asyncio
+import itertools
 import json
 
 import attrs
@@ -10,7 +11,7 @@ from memory_helpers import plain_memory
 from postgres_helpers import administer
 
 from mama_structs.memory.engines.postgres.engine import PostgresEngines
-from mama_structs.memory.types.engine import EmbedderRecord, EngineFilter, NewMemory
+from mama_structs.memory.types.engine import EmbedderRecord, EngineFilter, NewMemory, select_names
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.postgres.pool import Connection, PostgresPool
 
@@ -104,3 +105,29 @@ def test_prefetched_page_needs_no_further_statement(engine, monkeypatch):
 
     assert first == found
     assert 2 == len(asked), "one for the page, one for the comparison"
+
+
+def test_page_of_record_paths_reads_no_other_filter_names(engine, database, monkeypatch):
+    """Filter names of other kinds, which sort before and after those of paths, are not read."""
+    paths = [f"{labels}={key}" for labels in ("", "users/", "users%2F/", "users/x/") for key in "ajkz"]
+    names = [f"\\0\\0{kind}={number}" for kind in ("extra", "source", "value") for number in range(200)]
+    names += [f"\\0{number}/" for number in range(200)] + [f"\\0\\0path={path}" for path in paths]
+    rows = ", ".join(f"('default', '{name}', {node})" for node, name in enumerate(names))
+    administer(database, f"INSERT INTO mama_structs.mentions (namespace, mention, node) VALUES {rows}")
+    ask = Connection.fetch
+
+    def explained(connection, sql, *given):
+        if "mentions" in sql:
+            plan = json.loads(ask(connection, f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", *given)[0][0])[0]["Plan"]
+            seen = [node for node in nodes_of(plan) if node.get("Relation Name") == "mentions"]
+            visits.extend(node["Actual Rows"] + node.get("Rows Removed by Filter", 0) for node in seen)
+        return ask(connection, sql, *given)
+
+    monkeypatch.setattr(Connection, "fetch", explained)
+    for prefix, after, last_first in itertools.product(("", "users/"), (None, "users/=j"), (False, True)):
+        visits, page = [], {"after": after, "limit": 3, "last_first": last_first}
+        found = asyncio.run(engine.read(lambda reader: reader.record_paths(prefix, **page)))  # noqa: B023 - run here
+        below = [path for path in paths if path.startswith(prefix)]
+
+        assert select_names(below, **page) == found
+        assert [len(found)] == visits

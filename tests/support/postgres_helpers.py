@@ -53,7 +53,15 @@ CREATE TABLE migrations (
 )
 """
 # Commits must be durable, because `check` reports weaker settings and tests crash the server.
-_SETTINGS = ["fsync=on", "synchronous_commit=on", "full_page_writes=on", "shared_buffers=32MB", "max_connections=150"]
+# Without autovacuum, because it would collect statistics during slow tests, and plans depend on statistics.
+_SETTINGS = [
+    "fsync=on",
+    "synchronous_commit=on",
+    "full_page_writes=on",
+    "shared_buffers=32MB",
+    "max_connections=150",
+    "autovacuum=off",
+]
 
 
 def binaries():

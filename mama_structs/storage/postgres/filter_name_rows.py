@@ -1,5 +1,5 @@
 """
-Migrations that add the filter names of metadata, and later of the values of records, to the table `mentions`.
+Migrations that add filter names to the table `mentions`: of metadata, then of the values and the paths of records.
 
 Earlier versions stored names only for mentions, evidence and the labels of records. Filters by tag, source, outcome,
 creator, extra data and values need the further names, which are computed from the stored JSON.
@@ -17,6 +17,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -27,6 +28,7 @@ MAX_VALUES: Final = 32
 MAX_COMPARED_VALUES: Final = 1024
 MAX_VALUE_LEVELS: Final = 8
 MAX_VALUE_CHARS: Final = 128
+MAX_KEY_CHARS: Final = 256
 
 BATCH_SQL: Final = """
 SELECT namespace, node, entry FROM memories WHERE (namespace, node) > ($1, $2) ORDER BY namespace, node LIMIT $3
@@ -44,6 +46,8 @@ class _Metadata(msgspec.Struct):
     created_by: str = "user"
     extra: dict[str, Any] = msgspec.field(default_factory=dict)
     value: Any = None
+    labels: tuple[str, ...] = ()
+    key: str = ""
 
 
 class _Memory(msgspec.Struct):
@@ -71,6 +75,11 @@ async def add_filter_names(connection: Any, *, timeout: float) -> None:  # noqa:
 async def add_value_names(connection: Any, *, timeout: float) -> None:  # noqa: ASYNC109 - per statement
     """Add the filter names of the values of all records with text, as `add_filter_names` does."""
     await _add_names(connection, _value_names, timeout)
+
+
+async def add_path_names(connection: Any, *, timeout: float) -> None:  # noqa: ASYNC109 - per statement
+    """Add the filter names of the paths of all records with text, as `add_filter_names` does."""
+    await _add_names(connection, _path_names, timeout)
 
 
 async def _add_names(connection: Any, names: Callable[[_Memory], Iterable[str]], timeout: float) -> None:  # noqa: ASYNC109
@@ -108,6 +117,17 @@ def _value_names(memory: _Memory) -> Iterable[str]:
         if path is None or len(names) > MAX_VALUES or position >= MAX_COMPARED_VALUES:
             return ("\0\0values",)
     return names
+
+
+def _path_names(memory: _Memory) -> Iterable[str]:
+    """Return the name of the path of a record."""
+    if memory.type != "record":
+        return ()
+    own = memory.metadata
+    labels, key = "".join(f"{quote(label, safe='')}/" for label in own.labels), quote(own.key, safe="")
+    if len(key) > MAX_KEY_CHARS:
+        key = f"{key[: MAX_KEY_CHARS // 2]}+{sha256(own.key.encode()).hexdigest()}"
+    return (f"\0\0path={labels}={key}",)
 
 
 def _iter_values(value: Any, path: tuple[str, ...], levels: int) -> Iterator[tuple[tuple[str, ...] | None, object]]:

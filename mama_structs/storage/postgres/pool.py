@@ -33,8 +33,8 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs._internal.caches import RefCountedRegistry
 from mama_structs._internal.event_loop import call_sync
-from mama_structs._internal.refcount import RefCountedRegistry
 from mama_structs.errors import (
     InvalidArgument,
     MamaStructsError,
@@ -292,14 +292,16 @@ class PostgresPool:
         """The schema that contains pgvector's types, as a quoted identifier."""
         return str(self._schema_state.vector_schema)
 
-    def run_on_dedicated_connection(self, work: Callable[[Any], Coroutine[Any, Any, T]]) -> Future[T]:
+    def run_on_dedicated_connection(
+        self, work: Callable[[Any], Coroutine[Any, Any, T]], wait: Callable[[], Coroutine[Any, Any, None]]
+    ) -> Future[T]:
         """
-        Run a coroutine on a dedicated connection, outside of any transaction.
+        Await *wait*, then run a coroutine on a dedicated connection, outside of any transaction.
 
-        Closing the pool stops waiting for the work, but does not cancel it on the server.
+        Closing the pool cancels *wait* and stops waiting for the work, but does not cancel it on the server.
         """
         self._check_usable()
-        return asyncio.run_coroutine_threadsafe(self._run_dedicated(work), self._loop)
+        return asyncio.run_coroutine_threadsafe(self._run_dedicated(work, wait), self._loop)
 
     def vacuum(self, *tables: str, wait: float) -> Future[None]:
         """
@@ -568,11 +570,14 @@ class PostgresPool:
             await self._release_connection(connection)
         raise failure
 
-    async def _run_dedicated(self, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
+    async def _run_dedicated(
+        self, work: Callable[[Any], Coroutine[Any, Any, T]], wait: Callable[[], Coroutine[Any, Any, None]]
+    ) -> T:
         started, task = time.monotonic(), asyncio.current_task()
         self._dedicated_tasks[task] = None
         failure: MamaStructsError
         try:
+            await wait()
             connection = self._dedicated_tasks[task] = await self._asyncpg.connect(**self._connect_options)
             return await work(connection)
         except Exception as error:  # noqa: BLE001 - converted to a typed error

@@ -14,7 +14,7 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.errors import StoreError, StoreReadOnly
-from mama_structs.storage.postgres.filter_name_rows import add_filter_names, add_value_names
+from mama_structs.storage.postgres.filter_name_rows import add_filter_names, add_path_names, add_value_names
 from mama_structs.storage.postgres.shared_rows import assign_shared_rows
 
 SCHEMA: Final = "mama_structs"
@@ -29,7 +29,7 @@ MIGRATION_LOCK_ID: Final = 0x6D616D61
 # Timeout per statement in seconds. It is long, because a migration may rewrite large tables.
 STATEMENT_TIMEOUT_SECONDS: Final = 600.0
 # Functions to run before the SQL file with the same number, for what SQL cannot compute: row checksums, canonical JSON.
-PYTHON_MIGRATIONS: Final = {5: assign_shared_rows, 6: add_filter_names, 7: add_value_names}
+PYTHON_MIGRATIONS: Final = {5: assign_shared_rows, 6: add_filter_names, 7: add_value_names, 9: add_path_names}
 
 DATABASE_STATE_SQL: Final = """
 SELECT current_setting('server_version_num')::int / 10000 AS server,

@@ -9,9 +9,9 @@ from mama_structs.memory.engines.postgres.namespace_rows import text_length, to_
 from mama_structs.memory.engines.postgres.queries import escape_text, unescape_text
 from mama_structs.memory.engines.postgres.reader import PostgresReader
 from mama_structs.memory.engines.postgres.writer import PostgresWriter, to_row
-from mama_structs.memory.types.codec import are_unit_vectors, indexed_terms
+from mama_structs.memory.types.codec import are_unit_vectors, content_digests, indexed_terms
 from mama_structs.memory.types.engine import Reader, Writer, filter_names
-from mama_structs.memory.types.model import Memory, evidence_digests
+from mama_structs.memory.types.model import Memory
 from mama_structs.storage.sqlite_errors import Issue
 
 PAGE_ROWS: Final = 100
@@ -72,19 +72,22 @@ class PostgresConsistencyCheck:
 
     def repair_page(self, writer: Writer) -> bool:
         """
-        Recompute the derived columns, terms and filter names of the next page of memories.
+        Recompute the derived columns, terms, filter names and uses of texts of the next page of memories.
 
-        Return False after the last page.
+        Return False after the last page, when the uses of missing memories and the texts without uses are deleted.
         """
         postgres_writer = cast("PostgresWriter", writer)
         rows = self._read_page(postgres_writer)
         for row in rows:
             memory = self._read_memory(postgres_writer, row["node"])
             if memory is not None:
-                postgres_writer.rebuild_derived(row["node"], memory, map(unescape_text, row["mentions"]))
+                postgres_writer.rebuild_derived(
+                    row["node"], memory, map(unescape_text, row["mentions"]), set(row["digests"])
+                )
         if rows:
             self._last_node = rows[-1]["node"]
         else:
+            postgres_writer.delete_orphaned_texts()
             postgres_writer.mark_analysis_current()
         return bool(rows)
 
@@ -96,7 +99,7 @@ class PostgresConsistencyCheck:
     def _read_memory(self, reader: PostgresReader, node: int) -> Memory | None:
         self.checked_count += 1
         try:
-            (memory,) = reader.get([node])
+            (memory,) = reader.get_stored([node])
         except StoreDamaged as error:
             self._add_issue("memory", error.findings[0], str(node))
             return None
@@ -115,8 +118,10 @@ class PostgresConsistencyCheck:
             self._add_issue("words", f"the words of {memory.id} do not follow from it", memory.id)
         if set(row["mentions"]) != {escape_text(mention) for mention in filter_names(memory)}:
             self._add_issue("memory", f"what {memory.id} mentions does not follow from it", memory.id)
-        if set(row["digests"]) != set(evidence_digests(memory.evidence)):
-            self._add_issue("memory", f"the evidence of {memory.id} does not follow from it", memory.id)
+        if set(row["digests"]) != set(content_digests(memory)):
+            self._add_issue(
+                "memory", f"the texts of {memory.id}, evidence or former versions, do not follow from it", memory.id
+            )
         vectors = reader.vectors(node)
         if not len(vectors) or not are_unit_vectors(vectors):
             self._add_issue("vectors", f"the vectors of {memory.id} are missing, or not of length 1", memory.id)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar, cast
 
-from mama_structs._internal.refcount import RefCountedRegistry
+from mama_structs._internal.caches import RefCountedRegistry
 from mama_structs.errors import InvalidArgument, SessionClosed
 from mama_structs.memory.engines.postgres.client_state import ClientState
 from mama_structs.memory.engines.postgres.consistency_check import PostgresConsistencyCheck

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
 
 import attrs
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from mama_structs.memory.engines.postgres.namespace_rows import LinkRow
 from mama_structs.memory.engines.postgres.queries import LINK_COLUMNS, unescape_text
-from mama_structs.memory.engines.postgres.result_rows import split_columns
+from mama_structs.memory.engines.postgres.result_rows import ResultRow, split_columns
 from mama_structs.memory.types.engine import LinkTable
 
 
@@ -20,28 +19,26 @@ from mama_structs.memory.types.engine import LinkTable
 class LinkColumns:
     """Columns of deduplicated links in an answer of the server."""
 
-    ids: Sequence[str]
-    words: Sequence[str]
+    _packs: Sequence[ResultRow]
     numbers: NDArray[np.int64]
     """Sources, targets, types, creators and times, of shape (5, n)."""
     confidences: Sequence[float]
 
     @classmethod
-    def decode(cls, rows: Sequence[Any]) -> LinkColumns:
+    def decode(cls, rows: Sequence[ResultRow]) -> LinkColumns:
         """Return the links of packed result rows."""
-        texts = [split_columns(row["texts"], 2) for row in rows]
-        numbers = [np.array(row["numbers"], np.int64).reshape(len(LINK_COLUMNS), -1) for row in rows]
+        numbers = [row.array.reshape(len(LINK_COLUMNS), -1) for row in rows]
         return cls(
-            [link_id for ids, _ in texts for link_id in ids],
-            [word for _, words in texts for word in words],
+            rows,
             np.concatenate(numbers, axis=1),
-            [confidence for row in rows for confidence in row["scores"]],
+            [confidence for row in rows for confidence in row.scores],
         )
 
     def rows(self) -> Iterable[tuple[str, LinkRow]]:
-        """Return each link with its id."""
-        links = map(LinkRow, *self.numbers.tolist(), self.confidences, map(unescape_text, self.words))
-        return zip(map(unescape_text, self.ids), links, strict=True)
+        """Return each link with its id. Texts are decoded here, because a traversal needs none."""
+        texts = [split_columns(row.texts, 2) for row in self._packs]
+        ids, words = ([unescape_text(text) for pack in column for text in pack] for column in zip(*texts, strict=True))
+        return zip(ids, map(LinkRow, *self.numbers.tolist(), self.confidences, words), strict=True)
 
     def select(self, nodes: Sequence[int], ends: Collection[str]) -> LinkTable:
         """Return the links that start or end, depending on *ends*, at any of the nodes."""

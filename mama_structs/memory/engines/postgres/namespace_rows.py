@@ -36,8 +36,8 @@ class PostgresNamespaceHead:
     @classmethod
     def from_row(cls, row: Any, default: PostgresNamespaceHead) -> PostgresNamespaceHead:
         """Return the state from a result row, or *default* if the namespace is empty."""
-        change, next_node, length, links, pieces, maintained_at, analysis, half, index, *types = row["numbers"]
-        text = row["texts"][0]
+        change, next_node, length, links, pieces, maintained_at, analysis, half, index, *types = row.numbers
+        text = row.texts[0]
         if text is None:
             return attrs.evolve(default, change=change)
         return cls(

@@ -48,6 +48,7 @@ SAMPLE_TAG: Final = -10
 STORED_TEXT_TAG: Final = -11
 LINKS_TAG: Final = -12
 SAMPLED_TAG: Final = -13
+EXPANDED_TAG: Final = -14
 # Number of rows that are sent as one row of arrays, because decoding a row costs more than executing its query.
 # A limit, because the server cannot build a value of more than 1 GB.
 PACKED_ROWS: Final = 256
@@ -84,6 +85,16 @@ MAX_EQUAL_VECTORS: Final = 10
 # of results of a traversal, and without one, the maximum length of a chain that is fetched in one statement.
 MAX_NEAR_NODES: Final = 1_000
 MAX_CHAIN_NODES: Final = 5_000
+# Columns of the result, see `ResultRow`.
+RESULT_COLUMNS: Final = {
+    "numbers": "bigint[]",
+    "texts": "text[]",
+    "data": "bytea[]",
+    "packed_numbers": "bytea",
+    "packed_scores": "bytea",
+    "packed_texts": "text",
+    "packed_sizes": "bytea",
+}
 ESCAPE_PATTERN: Final = re.compile(r"\\([0\\])")
 
 
@@ -171,8 +182,9 @@ class Statement:
 
         *columns* are SQL expressions of arrays, and *from_clause* begins with FROM.
         """
-        kinds = {"numbers": "bigint[]", "scores": "float8[]", "texts": "text[]", "data": "bytea[]"}
-        selected = ", ".join(f"({columns.get(name, 'NULL')})::{kind} AS {name}" for name, kind in kinds.items())
+        selected = ", ".join(
+            f"({columns.get(name, 'NULL')})::{kind} AS {name}" for name, kind in RESULT_COLUMNS.items()
+        )
         self._parts.append(f"SELECT {tag}::int AS tag, {selected} {from_clause}")
 
     def add_packed_part(
@@ -187,31 +199,42 @@ class Statement:
         vector: str | None = None,
     ) -> None:
         """
-        Add rows to the result as arrays, in which the columns follow one another.
+        Add rows to the result in packs, in which the columns follow one another; see `ResultRow`.
 
-        The arguments are SQL expressions of one row. The bytes of all vectors are one value.
+        The arguments are SQL expressions of one row. An array of each value would take twice as long to make and to
+        decode.
         """
-        groups = {
-            "numbers": [f"{one}::bigint" for one in numbers],
-            "scores": [] if score is None else [f"{score}::float8"],
-            "texts": texts,
-            "data": [one for one in (data, vector) if one is not None],
+        columns = {
+            **{f"number_{at}": f"{one}::bigint" for at, one in enumerate(numbers)},
+            **{f"text_{at}": one for at, one in enumerate(texts)},
+            **{
+                name: one
+                for name, one in (("score", score and f"{score}::float8"), ("data", data), ("vector", vector))
+                if one is not None
+            },
         }
-        columns = {f"{name}_{at}": one for name, some in groups.items() for at, one in enumerate(some)}
-        aggregate = "string_agg({}, ''::bytea)" if vector is not None else "{}"
-        arrays = {
-            name: f"ARRAY[{aggregate.format(f'{name}_0')}]"
-            if name == "data" and vector is not None
-            else " || ".join(f"array_agg({name}_{at})" for at in range(len(some)))
-            for name, some in groups.items()
-            if some
+        packed = {
+            "packed_numbers": [f"string_agg(int8send(number_{at}), ''::bytea)" for at in range(len(numbers))],
+            "packed_texts": [f"coalesce(string_agg(text_{at}, ''), '')" for at in range(len(texts))],
+            # The client splits texts in UTF-8, which is the encoding of each database that a session accepts.
+            "packed_sizes": [
+                f"string_agg(int4send(coalesce(octet_length(text_{at}), -1)), ''::bytea)" for at in range(len(texts))
+            ],
+            "packed_scores": ["string_agg(float8send(score), ''::bytea)"] if score is not None else [],
+            "data": [
+                *(["array_agg(data)"] if data is not None else []),
+                *(["ARRAY[string_agg(vector, ''::bytea)]"] if vector is not None else []),
+            ],
         }
         selected = ", ".join(f"{one} AS {name}" for name, one in columns.items())
+        # Only values in bytes can exceed the maximum size of a value. Numbering rows takes longer than packing them.
+        in_packs, rule = "", "HAVING count(*) > 0"
+        if packed["data"]:
+            in_packs, rule = f", (row_number() OVER () - 1) / {PACKED_ROWS} AS pack", "GROUP BY pack ORDER BY pack"
         self.add_part(
             tag,
-            f"FROM (SELECT {selected}, (row_number() OVER () - 1) / {PACKED_ROWS} AS pack {from_clause}) packed "
-            "GROUP BY pack ORDER BY pack",
-            **arrays,
+            f"FROM (SELECT {selected}{in_packs} {from_clause}) packed {rule}",
+            **{name: " || ".join(some) for name, some in packed.items() if some},
         )
 
     def add_values_table(self, name: str, rows: Sequence[Sequence[Any]], **kinds: str) -> str:
@@ -246,14 +269,15 @@ class Statement:
         return tables + " UNION ALL ".join(f"({part})" for part in self._parts) + self._size
 
 
-def join_by_key(nodes: str, table: str, rule: str = "") -> str:
+def rows_of_nodes(nodes: str, table: str, rule: str = "") -> str:
     """
-    Return a FROM clause that joins nodes (alias *f*) with their rows in *table*.
+    Return a FROM clause of the rows of *table* that belong to the nodes in another table.
 
-    Each node is looked up by its key. Otherwise, without statistics, the planner would scan the whole namespace.
+    The array is looked up in one pass over the index. For a join, without statistics, the planner would scan the whole
+    namespace.
     """
-    rows = f"SELECT * FROM {table} WHERE namespace = $1 AND node = f.node{rule} OFFSET 0"
-    return f"{nodes} f, LATERAL ({rows}) {table[0]}"
+    alias = table[0]
+    return f"{table} {alias} WHERE {alias}.namespace = $1 AND {alias}.node = ANY(ARRAY(SELECT node FROM {nodes})){rule}"
 
 
 def filter_conditions(statement: Statement, where: EngineFilter | None, memory: str = "m") -> str:
@@ -377,7 +401,7 @@ class CountQuery:
     def select_sql(self, statement: Statement, _name: str) -> str:
         """Return the SELECT of the count."""
         return (
-            "SELECT NULL::bigint AS node, count(*)::float8 AS score FROM memories m WHERE m.namespace = $1"
+            "SELECT -1 AS node, count(*)::float8 AS score FROM memories m WHERE m.namespace = $1"
             f"{filter_conditions(statement, self.where)}"
         )
 
@@ -416,7 +440,7 @@ class ByIdQuery:
 @attrs.frozen
 class HnswIndex:
     """
-    A vector index: its column, vector type and dimensions.
+    A vector index: its column, vector type, dimensions, and the number of candidates of a search.
 
     *has_several_vectors* is True if some memories have several vectors.
     """
@@ -424,6 +448,7 @@ class HnswIndex:
     column: str
     vector_type: str
     dimensions: int
+    search_width: int
     has_several_vectors: bool
 
     def order_by_sql(self, vector: str) -> str:
@@ -622,15 +647,11 @@ def add_fetched_data(statement: Statement, found: Sequence[str], fetch_spec: Fet
         )
         statement.add_part(SUCCESSORS_TAG, "", numbers="ARRAY(SELECT node FROM followed)")
     if fetch_spec.rows:
-        _add_rows(
-            statement,
-            "followed" if fetch_spec.successors else all_nodes,
-            is_expanded="f.is_expanded" if all_nodes == "around" else "true",
-        )
+        _add_rows(statement, "followed" if fetch_spec.successors else all_nodes)
     if fetch_spec.entries:
         statement.add_part(
             ENTRY_TAG,
-            f"FROM {join_by_key(all_nodes, 'memories')}",
+            f"FROM {rows_of_nodes(all_nodes, 'memories')}",
             numbers="ARRAY[m.node]",
             data="ARRAY[m.entry]",
         )
@@ -638,7 +659,7 @@ def add_fetched_data(statement: Statement, found: Sequence[str], fetch_spec: Fet
         own = f" AND embedder = {statement.add_argument(embedder, 'text')}"
         statement.add_packed_part(
             CHUNK_TAG,
-            f"FROM {join_by_key(all_nodes, 'pieces', own)}",
+            f"FROM {rows_of_nodes(all_nodes, 'pieces', own)}",
             numbers=("p.node", "p.place"),
             vector=VECTOR_BYTES_SQL,
         )
@@ -651,7 +672,7 @@ def add_fetched_data(statement: Statement, found: Sequence[str], fetch_spec: Fet
             numbers=("t.node", f"array_position({terms}, t.term)", "t.count"),
         )
     if fetch_spec.topic_frequencies:
-        _add_frequencies_of(statement, f"SELECT unnest(m.topic_terms) FROM {join_by_key(all_nodes, 'memories')}")
+        _add_frequencies_of(statement, f"SELECT unnest(m.topic_terms) FROM {rows_of_nodes(all_nodes, 'memories')}")
     if fetch_spec.digests:
         digests = statement.add_argument(list(fetch_spec.digests), "text[]")
         statement.add_packed_part(
@@ -668,26 +689,30 @@ def _add_walk(statement: Statement, fetch_spec: FetchSpec) -> str:
     *is_expanded* is true for the nodes whose links the walk has followed.
     """
     direction, types = fetch_spec.link_filter
-    rule = ""
+    rule = "true"
     if types is not None:
-        rule = f" AND type = ANY({statement.add_argument([TYPE_NUMBERS[kind] for kind in types], 'smallint[]')})"
+        rule = f"type = ANY({statement.add_argument([TYPE_NUMBERS[kind] for kind in types], 'smallint[]')})"
     others = {"source": "target", "target": "source"}
+    rules = {end: rule if end in ENDS_BY_DIRECTION[direction] else "false" for end in others}
     ways = " UNION ALL ".join(
-        f"(SELECT {others[end]} AS node FROM links WHERE namespace = $1 AND {end} = f.node{rule} OFFSET 0)"
-        for end in ENDS_BY_DIRECTION[direction]
+        f"SELECT ctid AS link, {other} AS node, {rules[end]} AS is_followed FROM links "
+        f"WHERE namespace = $1 AND {end} = ANY(w.level)"
+        for end, other in others.items()
     )
     is_expanded = f"w.total < {MAX_CHAIN_NODES}"
     if fetch_spec.walk_distance is not None:
         distance = statement.add_argument(fetch_spec.walk_distance, "int")
         is_expanded = f"w.total < {MAX_NEAR_NODES} AND w.depth < {distance}"
-    # Each step visits a whole level, so that no node is visited twice.
+    # Each step visits a whole level, so that no node is visited twice, and notes the places of its links in both
+    # directions, so that no link is looked up twice.
     statement.add_table(
         "walked",
-        "SELECT 0 AS depth, 0 AS total, f.nodes AS level, f.nodes AS visited "
-        "FROM (SELECT array_agg(node) AS nodes FROM found) f WHERE f.nodes IS NOT NULL UNION ALL "
-        "SELECT w.depth + 1, w.total + cardinality(n.level), n.level, w.visited || n.level FROM walked w, LATERAL ("
-        f"SELECT array_agg(node) AS level FROM (SELECT l.node FROM unnest(w.level) f(node), LATERAL ({ways}) l "
-        f"EXCEPT SELECT unnest(w.visited)) e) n WHERE {is_expanded} AND n.level IS NOT NULL",
+        "SELECT 0 AS depth, 0 AS total, f.nodes AS level, f.nodes AS visited, NULL::tid[] AS links "
+        "FROM (SELECT ARRAY(SELECT node FROM found) AS nodes) f UNION ALL "
+        "SELECT w.depth + 1, w.total + cardinality(n.level), n.level, w.visited || n.level, n.links FROM walked w, "
+        f"LATERAL (WITH seen AS MATERIALIZED ({ways}) SELECT ARRAY(SELECT link FROM seen) AS links, "
+        "ARRAY(SELECT node FROM seen WHERE is_followed EXCEPT SELECT unnest(w.visited)) AS level) n "
+        f"WHERE {is_expanded} AND cardinality(w.level) > 0",
     )
     return statement.add_table("around", f"SELECT unnest(w.level) AS node, {is_expanded} AS is_expanded FROM walked w")
 
@@ -695,7 +720,7 @@ def _add_walk(statement: Statement, fetch_spec: FetchSpec) -> str:
 # Both bounds of the time are needed, because PostgreSQL reads all rows of an index page that pass the condition.
 NEIGHBOURS_SQL: Final = f"""
     SELECT m.node, coalesce(b.node, -1) AS before, coalesce(a.node, -1) AS after
-    FROM {join_by_key("found", "memories")}
+    FROM (SELECT * FROM {rows_of_nodes("found", "memories")}) m
     LEFT JOIN LATERAL (SELECT o.node FROM memories o WHERE o.namespace = $1
                        AND o.created >= m.created - {{gap}} AND (o.created, o.node) < (m.created, m.node)
                        ORDER BY o.created DESC, o.node DESC LIMIT 1) b ON true
@@ -705,15 +730,16 @@ NEIGHBOURS_SQL: Final = f"""
 """
 
 
-def _add_rows(statement: Statement, table: str, *, is_expanded: str) -> None:
+def _add_rows(statement: Statement, table: str) -> None:
     found = table
     if table == "around":
         # Leave out the last nodes if there are many. The plan does not need all of them.
-        found = f"(SELECT * FROM around WHERE is_expanded OR (SELECT count(*) FROM around) <= {MAX_NEAR_NODES})"
+        found = f"around WHERE is_expanded OR (SELECT count(*) FROM around) <= {MAX_NEAR_NODES}"
+        statement.add_part(EXPANDED_TAG, "", numbers="ARRAY(SELECT node FROM around WHERE is_expanded)")
     statement.add_packed_part(
         ROW_TAG,
-        f"FROM {join_by_key(found, 'memories')}",
-        numbers=(f"({is_expanded})::int", *(f"m.{name}" for name in MEMORY_ROW_COLUMNS)),
+        f"FROM {rows_of_nodes(found, 'memories')}",
+        numbers=[f"m.{name}" for name in MEMORY_ROW_COLUMNS],
         texts=("m.id", "m.topic"),
         data=f"CASE WHEN octet_length(m.entry) <= {MAX_INLINE_ENTRY_BYTES} THEN m.entry END",
     )
@@ -721,15 +747,17 @@ def _add_rows(statement: Statement, table: str, *, is_expanded: str) -> None:
 
 def _add_links(statement: Statement, fetch_spec: FetchSpec, table: str) -> None:
     """Add the links of the nodes in a table, and the links by id, that *fetch_spec* requests."""
-    near = f"SELECT node FROM {table}" + (" WHERE is_expanded" if fetch_spec.walk_distance else "")
-    ends = ENDS_BY_DIRECTION["both"] if fetch_spec.links else ()
-    rules = [(end, near, "") for end in ends]
+    near = f"SELECT node FROM {table}"
+    rules: list[tuple[str, str, str]] = []
+    if fetch_spec.links:
+        is_walk = fetch_spec.walk_distance != 0
+        ends = ENDS_BY_DIRECTION["both"]
+        rules = [("ctid", "SELECT unnest(links) FROM walked", "")] if is_walk else [(end, near, "") for end in ends]
     if fetch_spec.successors:
         rules.append(("target", "SELECT node FROM followed", f"l.type = {EVOLUTION_NUMBER} AND "))
     if rules:
         _add_matching_links(statement, rules)
     if fetch_spec.complete_link_ends:
-        near = f"SELECT node FROM {table}"
         _add_matching_links(statement, [(end, near, "") for end in fetch_spec.complete_link_ends], complete=True)
     if fetch_spec.link_ids:
         ids = statement.add_argument([*map(escape_text, fetch_spec.link_ids)], "text[]")

@@ -22,6 +22,7 @@ from mama_structs.memory.engines.postgres.namespace_rows import PostgresMemoryRo
 from mama_structs.memory.engines.postgres.prefetch import PrefetchRecorder, is_successor_query, to_node_list
 from mama_structs.memory.engines.postgres.queries import (
     ENDS_BY_DIRECTION,
+    MEMORY_ROW_COLUMNS,
     ByIdQuery,
     CountQuery,
     DuplicateQuery,
@@ -32,16 +33,15 @@ from mama_structs.memory.engines.postgres.queries import (
     OrderedQuery,
     Statement,
     TimelineQuery,
-    VectorArgument,
     Words,
     embedder_key,
     index_name,
 )
 from mama_structs.memory.engines.postgres.result_rows import (
+    ResultRow,
     decode_memory_rows,
     decode_vectors,
     split_columns,
-    split_memory_numbers,
 )
 from mama_structs.memory.save.link_candidates import extract_topic_terms
 from mama_structs.memory.types.codec import (
@@ -50,6 +50,7 @@ from mama_structs.memory.types.codec import (
     TERM_COUNT_STEP,
     decode_memory,
     find_invalid_field,
+    join_histories,
 )
 from mama_structs.memory.types.duplicates import NO_FINGERPRINT
 from mama_structs.memory.types.engine import (
@@ -73,7 +74,7 @@ from mama_structs.memory.types.engine import (
     select_names,
     to_nfc,
 )
-from mama_structs.memory.types.model import Link, LinkType, Memory, text_digest
+from mama_structs.memory.types.model import PATH_FILTER_PREFIX, Link, LinkType, Memory, text_digest
 from mama_structs.memory.types.text_analysis import resolve_terms
 from mama_structs.storage.postgres.pool import Connection
 
@@ -85,6 +86,9 @@ MAX_PREFETCHED_NODES: Final = 1_000
 MAX_ID_CANDIDATES: Final = 1_000
 MAX_ID_CHARS: Final = 200
 NO_NODES: Final = np.empty(0, np.int64)
+RECALL_NEIGHBOURS: Final = 10
+# Scores of an index with half precision differ by less than this.
+SCORE_TOLERANCE: Final = 1e-3
 _decode_link: Final = msgspec.json.Decoder(Link).decode
 
 
@@ -186,6 +190,9 @@ class PostgresReader(Reader):
         return [self._node_of[one] for one in memory_ids]
 
     def get(self, nodes: Sequence[int] | Nodes) -> list[Memory]:
+        return join_histories(self.get_stored(nodes), self.contents)
+
+    def get_stored(self, nodes: Sequence[int] | Nodes) -> list[Memory]:
         wanted = to_node_list(nodes)
         missing = [node for node in wanted if node not in self._memories and node not in self._entries]
         # The rows contain short entries.
@@ -435,17 +442,34 @@ class PostgresReader(Reader):
     def note_names(
         self, prefix: str = "", *, after: str | None = None, limit: int | None = None, last_first: bool = False
     ) -> list[str]:
-        # Search by a range of names, because the primary key does not support prefix conditions.
-        sql, first = "SELECT name FROM notes WHERE namespace = $1 AND name >= $2", questions.escape_text(prefix)
+        return self._read_names("name", "notes", prefix, after, limit, last_first=last_first)
+
+    def record_paths(
+        self, prefix: str = "", *, after: str | None = None, limit: int | None = None, last_first: bool = False
+    ) -> list[str]:
+        after = after and f"{PATH_FILTER_PREFIX}{after}"
+        found = self._read_names(
+            "mention", "mentions", f"{PATH_FILTER_PREFIX}{prefix}", after, limit, last_first=last_first
+        )
+        return [name.removeprefix(PATH_FILTER_PREFIX) for name in found]
+
+    def _read_names(
+        self, column: str, table: str, prefix: str, after: str | None, limit: int | None, *, last_first: bool
+    ) -> list[str]:
+        # Search by a range of names, because an index does not support prefix conditions.
+        sql, first = (
+            f"SELECT {column} AS name FROM {table} WHERE namespace = $1 AND {column} >= $2",
+            questions.escape_text(prefix),
+        )
         bounds = [first]
         if first and first.isascii():
-            sql, bounds = f"{sql} AND name < $3", [first, f"{first[:-1]}{chr(ord(first[-1]) + 1)}"]
+            sql, bounds = f"{sql} AND {column} < $3", [first, f"{first[:-1]}{chr(ord(first[-1]) + 1)}"]
         if limit is not None:
             order, sign = ("DESC", "<") if last_first else ("ASC", ">")
             if after is not None:
                 bounds.append(questions.escape_text(after))
-                sql += f" AND name {sign} ${len(bounds) + 1}"
-            sql += f" ORDER BY name {order} LIMIT {limit}"
+                sql += f" AND {column} {sign} ${len(bounds) + 1}"
+            sql += f" ORDER BY {column} {order} LIMIT {limit}"
         names = (questions.unescape_text(row["name"]) for row in self.fetch_rows(sql, *bounds))
         return select_names((name for name in names if name.startswith(prefix)), after, limit, last_first)
 
@@ -539,7 +563,7 @@ class PostgresReader(Reader):
         if sample:
             known = (-1, 0, 0, 0) if kept is None else (kept.change, kept.memory_count, kept.next_node, kept.step)
             questions.add_sample(statement, self._embedder_key, known)
-        rows = self._connection.fetch(statement.select_sql, *statement.arguments)
+        rows = [*map(ResultRow, self._connection.fetch(statement.select_sql, *statement.arguments))]
         self._cache_rows(rows, is_first=is_first)
         self._frequencies |= {term: 0 for term in unknown if term not in self._frequencies}
         found = self._cache_answers(rows, new)
@@ -563,8 +587,8 @@ class PostgresReader(Reader):
         """Cache the answers of queries, and return the found nodes."""
         answers: list[list[tuple[Any, float]]] = [[] for _ in new]
         for row in rows:
-            if row["tag"] > 0:
-                answers[row["tag"] - 1] += zip(row["numbers"], row["scores"], strict=True)
+            if row.tag > 0:
+                answers[row.tag - 1] += zip(row.numbers, row.scores, strict=True)
         self._answers |= dict(zip(new, answers, strict=True))
         for one in new:
             if isinstance(one, ByIdQuery):
@@ -572,17 +596,14 @@ class PostgresReader(Reader):
                     self._node_of.setdefault(memory_id, None)
         return {node for some in answers for node, _ in some if node is not None}
 
-    def _cache_coverage(self, rows: Iterable[Any], wanted: FetchSpec, nodes: set[int]) -> None:
+    def _cache_coverage(self, rows: Sequence[ResultRow], wanted: FetchSpec, nodes: set[int]) -> None:
         linked = nodes
         if wanted.walk_distance != 0:
             far = _max_distance(wanted.walk_distance)
             self._walk_distances |= {(wanted.link_filter, node): far for node in nodes}
-            nodes, linked = {*nodes}, {*linked}
-            for row in rows:
-                if row["tag"] == questions.ROW_TAG:
-                    are_expanded, reached, *_ = split_memory_numbers(row)
-                    nodes.update(reached)
-                    linked.update(node for node, is_expanded in zip(reached, are_expanded, strict=True) if is_expanded)
+            reached = (row for row in rows if row.tag == questions.ROW_TAG)
+            linked = nodes.union(*(row.numbers for row in rows if row.tag == questions.EXPANDED_TAG))
+            nodes = nodes.union(*(split_columns(row.numbers, len(MEMORY_ROW_COLUMNS))[0] for row in reached))
         if wanted.links:
             self._nodes_with_links |= linked
         if len(wanted.complete_link_ends) == len(self._nodes_with_complete_links):
@@ -590,7 +611,7 @@ class PostgresReader(Reader):
         for end in wanted.complete_link_ends:
             self._nodes_with_complete_links[end] |= nodes
         self._complete_links |= {link_id: None for link_id in wanted.link_ids if link_id not in self._complete_links}
-        kept = {digest for row in rows if row["tag"] == questions.STORED_TEXT_TAG for digest in row["texts"]}
+        kept = {digest for row in rows if row.tag == questions.STORED_TEXT_TAG for digest in row.texts}
         self._stored_digests |= {digest: digest in kept for digest in wanted.digests}
         self._cache_counts(rows, wanted.counted_terms, nodes)
         if wanted.topic_frequencies:
@@ -609,18 +630,16 @@ class PostgresReader(Reader):
         takers: dict[int, Callable[[Any], object]] = {
             questions.HEAD_TAG: self._cache_head,
             questions.ROW_TAG: self._cache_memory_rows,
-            questions.ENTRY_TAG: lambda row: self._entries.update({row["numbers"][0]: row["data"][0]}),
-            questions.SUCCESSORS_TAG: lambda row: self._nodes_with_successors.update(row["numbers"]),
+            questions.ENTRY_TAG: lambda row: self._entries.update({row.numbers[0]: row.data[0]}),
+            questions.SUCCESSORS_TAG: lambda row: self._nodes_with_successors.update(row.numbers),
             questions.NEIGHBOURS_TAG: self._cache_neighbours,
-            questions.FREQUENCY_TAG: lambda row: self._frequencies.update(
-                zip(row["texts"], row["numbers"], strict=True)
-            ),
+            questions.FREQUENCY_TAG: lambda row: self._frequencies.update(zip(row.texts, row.numbers, strict=True)),
         }
         for row in rows:
-            take = takers.get(row["tag"])
+            take = takers.get(row.tag)
             if take is not None:
                 take(row)
-        self._cache_chunks(row for row in rows if row["tag"] == questions.CHUNK_TAG)
+        self._cache_chunks(row for row in rows if row.tag == questions.CHUNK_TAG)
         self._cache_links(rows)
         if is_first:
             self._check_embedder()
@@ -635,21 +654,21 @@ class PostgresReader(Reader):
             row, PostgresNamespaceHead(half_precision=self._client_state.half_precision)
         )
         self._client_state.memory_count = self._head.memory_count
-        self._change_tokens = row["texts"][1], row["texts"][2]
+        self._change_tokens = row.texts[1], row.texts[2]
 
     def _cache_links(self, rows: Iterable[Any]) -> None:
-        found = [row for row in rows if row["tag"] in {questions.LINK_TAG, questions.LINKS_TAG}]
+        found = [row for row in rows if row.tag in {questions.LINK_TAG, questions.LINKS_TAG}]
         if not found:
             return
-        links = LinkColumns.decode(found)
-        self._links.add_columns(links)
-        entries = (entry for row in found for entry in row["data"] or [None] * len(row["scores"]))
-        for link_id, entry in zip(links.ids, entries, strict=True):
-            if entry is not None and not self._links.is_deleted(questions.unescape_text(link_id)):
-                self._complete_links.setdefault(questions.unescape_text(link_id), entry)
+        self._links.add_columns(LinkColumns.decode(found))
+        for row in found:
+            ids = split_columns(row.texts, 2)[0] if row.data else ()
+            for link_id, entry in zip(map(questions.unescape_text, ids), row.data or (), strict=True):
+                if not self._links.is_deleted(link_id):
+                    self._complete_links.setdefault(link_id, entry)
 
     def _cache_neighbours(self, row: Any) -> None:
-        nodes, gaps, before, after = split_columns(row["numbers"], 4)
+        nodes, gaps, before, after = split_columns(row.numbers, 4)
         self._neighbours |= zip(zip(nodes, gaps, strict=True), zip(before, after, strict=True), strict=True)
 
     def _check_embedder(self) -> None:
@@ -661,7 +680,7 @@ class PostgresReader(Reader):
         nodes, memory_rows = decode_memory_rows(row)
         self._rows |= zip(nodes, memory_rows, strict=True)
         self._node_of |= {one.memory_id: node for one, node in zip(memory_rows, nodes, strict=True)}
-        self._entries |= {node: entry for node, entry in zip(nodes, row["data"], strict=True) if entry is not None}
+        self._entries |= {node: entry for node, entry in zip(nodes, row.data, strict=True) if entry is not None}
 
     def _cache_chunks(self, rows: Iterable[Any]) -> None:
         (nodes, places), vectors = decode_vectors(rows, 2, self._embedder.dimensions)
@@ -679,8 +698,8 @@ class PostgresReader(Reader):
         for term in terms:
             self._counts.setdefault(term, {}).update(dict.fromkeys(nodes, 0))
         for row in rows:
-            if row["tag"] == questions.COUNTS_TAG:
-                for node, place, count in zip(*split_columns(row["numbers"], 3), strict=True):
+            if row.tag == questions.COUNTS_TAG:
+                for node, place, count in zip(*split_columns(row.numbers, 3), strict=True):
                     self._counts[terms[place - 1]][node] = count
 
     def _get_rows(self, nodes: Sequence[int] | Nodes) -> list[PostgresMemoryRow]:
@@ -765,20 +784,20 @@ class PostgresReader(Reader):
             self._client_state.hnsw_index,
         )
 
-    def measure_recall(self, vectors: Vectors, index: questions.HnswIndex, min_cosine: float) -> float:
-        """
-        Return the ratio of *vectors* that the index finds.
-
-        A vector is found if one of the top ten results of a search for it has a cosine of at least *min_cosine*.
-        """
+    def measure_recall(self, query: Vectors, index: questions.HnswIndex) -> float:
+        """Return the ratio of the vectors nearest to *query* that the index finds."""
+        selected = f"SELECT -({questions.VECTOR_SQL} <#> $2::vector) AS score FROM pieces p WHERE p"
+        # A generic plan uses the index only if the namespace and the embedder are literals.
+        namespace, embedder = map(questions.quote_literal, (self._namespace, self._embedder_key))
         sql = (
-            "SELECT avg(CASE WHEN n.best >= $3::float8 THEN 1.0 ELSE 0.0 END)::float8 AS share "
-            "FROM unnest($2::vector[]) AS v(vector), "
-            f"LATERAL (SELECT max(-({questions.VECTOR_SQL} <#> v.vector)) AS best "
-            "FROM (SELECT p.vector, p.half FROM pieces p WHERE p.namespace = $1 AND p.embedder = $4 "
-            f"ORDER BY {index.order_by_sql('v.vector')} LIMIT 10) p) n"
+            f"WITH nearest AS ({selected}.namespace = $1 AND p.embedder = $3 "
+            f"ORDER BY score DESC LIMIT {RECALL_NEIGHBOURS}), "
+            f"found AS ({selected}.namespace = {namespace} AND p.embedder = {embedder} "
+            f"ORDER BY {index.order_by_sql('$2::vector')} LIMIT {RECALL_NEIGHBOURS}) "
+            f"SELECT (SELECT count(*) FROM found WHERE score >= min(nearest.score) - {SCORE_TOLERANCE})::float8 "
+            "/ count(*) AS recall FROM nearest"
         )
-        found: float = self.fetch_rows(sql, [*map(VectorArgument, vectors)], min_cosine, self._embedder_key)[0]["share"]
+        found: float = self.fetch_rows(sql, query, self._embedder_key)[0]["recall"]
         return found
 
     def word_query(self, all_terms: Mapping[str, float], limit: int, where: EngineFilter | None) -> Words:
@@ -798,8 +817,8 @@ class PostgresReader(Reader):
 
         If memories were only added, the sample extends the cached one.
         """
-        grows, *numbers = next((row["numbers"] for row in rows if row["tag"] == questions.SAMPLE_TAG), (0, 0, 0, 0, 1))
-        sampled = (row for row in rows if row["tag"] == questions.SAMPLED_TAG)
+        grows, *numbers = next((row.numbers for row in rows if row.tag == questions.SAMPLE_TAG), (0, 0, 0, 0, 1))
+        sampled = (row for row in rows if row.tag == questions.SAMPLED_TAG)
         (nodes,), vectors = decode_vectors(sampled, 1, self._embedder.dimensions)
         vectors = vectors[nodes.argsort()]
         if grows and cached is not None:

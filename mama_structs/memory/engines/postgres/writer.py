@@ -27,7 +27,15 @@ from mama_structs.memory.engines.postgres.queries import (
 )
 from mama_structs.memory.engines.postgres.reader import PostgresReader
 from mama_structs.memory.save.link_candidates import extract_topic_terms
-from mama_structs.memory.types.codec import Entry, check_vectors, encode_entry, indexed_terms, mutable_columns
+from mama_structs.memory.types.codec import (
+    Entry,
+    check_vectors,
+    content_digests,
+    encode_entry,
+    indexed_terms,
+    mutable_columns,
+    split_history,
+)
 from mama_structs.memory.types.engine import (
     TYPE_NUMBERS,
     EmbedderRecord,
@@ -38,7 +46,7 @@ from mama_structs.memory.types.engine import (
     filter_names,
     to_nfc,
 )
-from mama_structs.memory.types.model import CREATORS, Link, Memory, MemoryType, evidence_digests, to_milliseconds
+from mama_structs.memory.types.model import CREATORS, Link, Memory, MemoryType, to_milliseconds
 from mama_structs.memory.types.text_analysis import ANALYSIS_VERSION
 from mama_structs.storage.postgres.pool import Connection
 
@@ -132,9 +140,10 @@ class PostgresWriter(PostgresReader, Writer):
                 raise ValueError("a new memory needs vectors")
             new = NewMemory(memory=memory, vectors=vectors, links=links, contents=contents or {})
             return int(self.put_new([new], lambda _nodes: [()])[0])
-        (before,) = self.get([node])
+        (before,) = self.get_stored([node])
+        memory, former = split_history(memory, before)
         had = 0 if vectors is None else len(self.vectors(node))
-        self._update_texts(node, before.evidence, memory.evidence, contents or {})
+        self._update_texts(node, before, memory, {**(contents or {}), **former})
         self._only_new_memories = False
         self._replace_memory(node, before, memory)
         if vectors is not None:
@@ -151,13 +160,13 @@ class PostgresWriter(PostgresReader, Writer):
         known = dict(zip([one.memory.id for one in new], self.find_many([one.memory.id for one in new]), strict=True))
         nodes = []
         for one in new:
-            memory = one.memory
+            memory, former = split_history(one.memory)
             if known[memory.id] is not None:
                 raise ValueError(f"there is a memory with the id {memory.id}")
             check_vectors(one.vectors, self._embedder.dimensions)
             self._check_links(memory.id, one.links)
             node = self.head.next_node
-            self._update_texts(node, (), memory.evidence, one.contents)
+            self._update_texts(node, None, memory, {**one.contents, **former})
             terms = indexed_terms(memory)
             row = to_row(memory, text_length(terms))
             self._add_memory(node, memory, row, to_term_counts(terms))
@@ -184,10 +193,10 @@ class PostgresWriter(PostgresReader, Writer):
 
     def delete(self, memory_id: str) -> int:
         node = self._require_node(memory_id)
-        (memory,) = self.get([node])
+        (memory,) = self.get_stored([node])
         (row,) = self._get_rows([node])
         table = self.links(np.array([node]), "both")
-        self._update_texts(node, memory.evidence, (), {})
+        self._update_texts(node, memory, None, {})
         self._send_pending()
         self._only_new_memories = False
         ((gone,),) = self._connection.fetch(DELETE_MEMORY_SQL, self._namespace, node, self._embedder_key)
@@ -236,8 +245,8 @@ class PostgresWriter(PostgresReader, Writer):
                 self._pending_rows.pieces[key, node] = self._round_to_stored(found)
         self._send_pending()
 
-    def rebuild_derived(self, node: int, memory: Memory, stored_names: Iterable[str]) -> None:
-        """Recompute the columns, terms and filter names of an existing memory."""
+    def rebuild_derived(self, node: int, memory: Memory, stored_names: Iterable[str], stored_uses: set[str]) -> None:
+        """Recompute the columns, terms, filter names and uses of texts of an existing memory."""
         self._only_new_memories = False
         self._replace_memory(node, memory, memory)
         self._pending_deletions.words.add(node)
@@ -245,6 +254,15 @@ class PostgresWriter(PostgresReader, Writer):
         names = set(filter_names(memory))
         self._pending_rows.mentions |= {(name, node) for name in names}
         self._pending_deletions.mentions |= {(name, node) for name in stored_names if name not in names}
+        digests = set(content_digests(memory))
+        self._pending_rows.text_uses |= {(digest, node) for digest in digests - stored_uses}
+        self._pending_deletions.text_uses |= {(digest, node) for digest in stored_uses - digests}
+
+    def delete_orphaned_texts(self) -> None:
+        """Delete the uses of texts by missing memories, and the texts without uses."""
+        self._send_pending()
+        self._connection.execute(DELETE_ORPHANED_USES_SQL, self._namespace)
+        self._connection.execute(DELETE_ORPHANED_TEXTS_SQL, self._namespace)
 
     def mark_analysis_current(self) -> None:
         """Record that the current version of the text analysis produced all terms."""
@@ -382,10 +400,10 @@ class PostgresWriter(PostgresReader, Writer):
         self._pending_deletions.links.add(link_id)
 
     def _update_texts(
-        self, node: int, before: Iterable[str], after: Iterable[str], contents: Mapping[str, str]
+        self, node: int, before: Memory | None, after: Memory | None, contents: Mapping[str, str]
     ) -> None:
-        """Store the texts that a memory's evidence refers to, and release the texts of its previous evidence."""
-        named, kept = evidence_digests(before), evidence_digests(after)
+        """Store the texts to which a memory refers, and release those to which only its previous version refers."""
+        named, kept = (() if one is None else content_digests(one) for one in (before, after))
         for digest in kept:
             if digest in contents:
                 self._pending_rows.texts[digest] = contents[digest]
@@ -633,6 +651,14 @@ DELETE_MEMORY_SQL: Final = """
 """
 DELETE_TEXTS_SQL: Final = """
     DELETE FROM texts t WHERE t.namespace = $1 AND t.digest = ANY($2::text[])
+    AND NOT EXISTS (SELECT FROM text_uses u WHERE u.namespace = $1 AND u.digest = t.digest)
+"""
+DELETE_ORPHANED_USES_SQL: Final = """
+    DELETE FROM text_uses u WHERE u.namespace = $1
+    AND NOT EXISTS (SELECT FROM memories m WHERE m.namespace = $1 AND m.node = u.node)
+"""
+DELETE_ORPHANED_TEXTS_SQL: Final = """
+    DELETE FROM texts t WHERE t.namespace = $1
     AND NOT EXISTS (SELECT FROM text_uses u WHERE u.namespace = $1 AND u.digest = t.digest)
 """
 
