@@ -23,9 +23,9 @@ from urllib.parse import quote
 import attrs
 import diskcache  # type: ignore[import-untyped]  # it ships no types
 
-from mama_structs.errors import StoreDamaged, StoreError, StoreReadOnly
+from mama_structs.errors import StoreDamaged, StoreError, StoreFull, StoreReadOnly
 from mama_structs.storage.files import DATABASE_FILE, MARK_FILE, TemporaryDirectory, create_directory, sync_directory
-from mama_structs.storage.reserve import RESERVE_FILE
+from mama_structs.storage.reserve import MAX_RESERVE_BYTES, RESERVE_FILE
 from mama_structs.storage.sealed_rows import DamagedValue, describe_foreign_value, is_package_key, unseal
 from mama_structs.storage.sqlite_errors import READ_ONLY_HINT, Issue, damaged_database_error, damaged_file_error
 from mama_structs.storage.wal import crashed
@@ -60,6 +60,9 @@ SETTINGS: Final[dict[str, Any]] = {
 # Number of pages in SQLite's cache. A small value saves memory, because the operating system also caches pages.
 # The stored setting is larger and must not change, because earlier versions compare it.
 PAGE_CACHE_SIZE: Final = 2**11
+# A transaction writes more changed pages than this to the log before its commit. Fewer stay in memory, so that a full
+# disk is found at the commit, which can be repeated. Log and reserve cannot hold a larger transaction.
+SPILL_PAGES: Final = 2 * MAX_RESERVE_BYTES // 2**12
 KNOWN_SETTINGS: Final = frozenset(SETTINGS) | frozenset(diskcache.core.METADATA)
 # The database file stores the journal mode. The other settings belong to each connection.
 CHECKED_PRAGMAS: Final = ("journal_mode", "synchronous", "mmap_size", "temp_store")
@@ -165,8 +168,16 @@ def find_readable_database(directory: Path) -> tuple[str, TemporaryDirectory | N
     copied = TemporaryDirectory()
     copied.create()
     try:
-        for name in (DATABASE_FILE, log.name):
-            shutil.copyfile(directory / name, copied.path / name)
+        originals = [directory / DATABASE_FILE, log]
+        needed, free = sum(one.stat().st_size for one in originals), shutil.disk_usage(copied.path).free
+        if needed > free:
+            raise StoreFull(
+                f"{directory} cannot be written to, so reading it needs a copy of {needed:,} bytes, but "
+                f"{copied.path.parent} has only {free:,} bytes of free space",
+                hint="free space there, set TMPDIR to another directory, or copy the store to a writable place",
+            )
+        for one in originals:
+            shutil.copyfile(one, copied.path / one.name)
     except BaseException:
         copied.remove()
         raise
@@ -200,7 +211,8 @@ def _open_read_only(directory: Path) -> OpenedDatabase:
 def _set_pragmas(connection: sqlite3.Connection) -> None:
     for name in CHECKED_PRAGMAS[1:]:
         connection.execute(f"PRAGMA {name} = {SETTINGS[f'sqlite_{name}']}").fetchall()
-    connection.execute(f"PRAGMA cache_size = {PAGE_CACHE_SIZE}").fetchall()
+    for name, pages in (("cache_size", PAGE_CACHE_SIZE), ("cache_spill", SPILL_PAGES)):
+        connection.execute(f"PRAGMA {name} = {pages}").fetchall()
 
 
 def check_schema(connection: sqlite3.Connection, directory: Path) -> int:

@@ -169,7 +169,8 @@ class Database:
         self._pid = os.getpid()
         self._files: tuple[FileIdentity | None, ...] = ()
         self._wal_index_size = 0
-        # Size of the log when the files were last checked.
+        # Sizes of the database and of its log when the files were last checked.
+        self.database_bytes: int = 0
         self.log_bytes: int = 0
         self._mark_lock: LockFile | None = None
         self._is_next_writer = False
@@ -342,7 +343,7 @@ class Database:
 
     def _stat_files(self) -> tuple[tuple[FileIdentity | None, ...], int]:
         stats = [_stat_file(path) for path in self._paths]
-        self.log_bytes = stats[1][1]
+        self.database_bytes, self.log_bytes = stats[0][1], stats[1][1]
         return tuple(identity for identity, _ in stats), stats[-1][1]
 
     def _has_same_files(self) -> bool:

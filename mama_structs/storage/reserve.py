@@ -12,21 +12,36 @@ import os
 from pathlib import Path
 from typing import Final
 
+from mama_structs.storage.files import DATABASE_FILE
+
 RESERVE_FILE: Final = "reserve"
-# A deletion changes some dozens of pages of 4 KiB.
-RESERVE_BYTES: Final = 2**19
-MAX_FREEING_BYTES: Final = RESERVE_BYTES // 4
-"""Maximum bytes that a transaction may write if it uses the reserve."""
+MIN_RESERVE_BYTES: Final = 2**16
 # SQLite copies the log to the database at 4 MB. Only a larger transaction makes a larger log.
 MAX_RESERVE_BYTES: Final = 2**23
-# The reserve grows in steps, so that few transactions allocate space.
-STEP_BYTES: Final = 2**20
+# Size of the log's index, which SQLite creates when the database is opened.
+INDEX_BYTES: Final = 2**15
+# A deletion changes some dozens of pages of 4 KiB.
+MAX_DELETION_BYTES: Final = 2**19
+# The part of the reserve that new values may use. The rest is for the other pages that a transaction changes.
+MAX_VALUES_RATIO: Final = 1 / 4
+MAX_FREEING_BYTES: Final = int(MAX_DELETION_BYTES * MAX_VALUES_RATIO)
+"""Maximum bytes of new values in a transaction that is repeated on a full disk."""
+# The reserve doubles up to this size, and then grows by it, so that few transactions allocate space.
+MAX_STEP_BYTES: Final = 2**19
 
 
-def reserve_size(log_bytes: int) -> int:
-    """Return the size of the reserve for a log of this size, which a full disk must be able to copy to the database."""
-    steps = -(-log_bytes // STEP_BYTES)
-    return min(RESERVE_BYTES + steps * STEP_BYTES, MAX_RESERVE_BYTES)
+def reserve_size(database_bytes: int, log_bytes: int) -> int:
+    """
+    Return the size of the reserve for a database and a log of these sizes.
+
+    A deletion creates the log's index, and writes each page of the database at most once to the log. Then a full disk
+    must be able to copy the log to the database.
+    """
+    needed = min(INDEX_BYTES + database_bytes + log_bytes, MAX_DELETION_BYTES) + log_bytes
+    size = MIN_RESERVE_BYTES
+    while size < min(needed, MAX_RESERVE_BYTES):
+        size += min(size, MAX_STEP_BYTES)
+    return size
 
 
 def create_reserve(directory: Path, size: int) -> bool:
@@ -61,17 +76,21 @@ def create_reserve(directory: Path, size: int) -> bool:
 
 
 def shrink_reserve(directory: Path) -> None:
-    """Reduce the reserve to its smallest size, when no process has the database open. Best effort."""
+    """Reduce the reserve to the size for an empty log, when no process has the database open. Best effort."""
     path = directory / RESERVE_FILE
     with contextlib.suppress(OSError):
-        if path.stat().st_size > RESERVE_BYTES:
-            os.truncate(path, RESERVE_BYTES)
+        size = reserve_size((directory / DATABASE_FILE).stat().st_size, 0)
+        if path.stat().st_size > size:
+            os.truncate(path, size)
 
 
-def release_reserve(directory: Path) -> bool:
-    """Delete the reserve. Return True if it existed."""
+def release_reserve(directory: Path, *, values_bytes: int = 0) -> bool:
+    """Delete the reserve. Return False if it does not exist or is too small for new values of this size."""
+    path = directory / RESERVE_FILE
     try:
-        (directory / RESERVE_FILE).unlink()
+        if values_bytes > path.stat().st_size * MAX_VALUES_RATIO:
+            return False
+        path.unlink()
     except OSError:
         return False
     return True

@@ -580,8 +580,9 @@ class SqliteStorage(RowStorage):
         return Database(self.directory, temporary=self._temporary)
 
     def _extend_reserve(self) -> None:
-        """Make the reserve large enough for the log. Without space for it, keep the log empty."""
-        size = reserve_size(self._open().log_bytes)
+        """Make the reserve large enough for a deletion and the log. Without space for it, keep the log empty."""
+        opened = self._open()
+        size = reserve_size(opened.database_bytes, opened.log_bytes)
         if self._temporary is not None or self.is_read_only or create_reserve(self.directory, size):
             return
         # Deletions need the space to which the log could not be copied later.
@@ -639,7 +640,9 @@ class SqliteStorage(RowStorage):
             if not rows.can_repeat or not isinstance(store_error(error, self.directory), StoreFull):
                 raise
             # The log may have space that a checkpoint makes reusable. Deletions reuse it until the disk has space.
-            if not (self._repeat(rows) or (release_reserve(self.directory) and self._repeat(rows))):
+            if not self._repeat(rows) and not (
+                release_reserve(self.directory, values_bytes=rows.values_bytes) and self._repeat(rows)
+            ):
                 raise
             rows.failure = None
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from mama_structs import HashEmbedder, Session, admin
+from mama_structs import HashEmbedder, Session, admin, sync
 from mama_structs.cli.main import main
-from mama_structs.errors import MemoryNotFound, StoreReadOnly
+from mama_structs.errors import MemoryNotFound, StoreFull, StoreReadOnly
 from mama_structs.storage import cache_factory
 
 ROOT = Path(__file__).parents[2]
@@ -26,21 +28,29 @@ session.memories.save_many([{{"type": "insight", "content": f"deploy note {{at}}
 session.records.put("all", "k", {{"n": 1}}, keep_history=True)
 session.observe('<ref id="plan">shields first</ref>')
 session.flush()
-if sys.argv[2] == "kill":
-    os.kill(os.getpid(), signal.SIGKILL)
-session.close()
+os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.fixture(scope="module")
+def killed_store(tmp_path_factory):
+    """Return the path of a store whose writer was killed, so that the log contains all of its data."""
+    path = tmp_path_factory.mktemp("killed") / "agent.mama"
+    done = subprocess.run([sys.executable, "-c", WRITER, path], check=False, cwd=ROOT)
+    assert -signal.SIGKILL == done.returncode
+    return path
+
+
 @pytest.fixture(params=["closed", "killed", "killed, without index"])
-def store(request, tmp_path):
-    """Return the path of a store on a read-only mount. The log of a killed writer contains all of its data."""
+def store(request, tmp_path, killed_store):
+    """Return the path of a store on a read-only mount."""
     source, mounted = tmp_path / "source", tmp_path / "mounted"
     mounted.mkdir()
-    how = "kill" if request.param.startswith("killed") else "close"
-    done = subprocess.run([sys.executable, "-c", WRITER, source / "agent.mama", how], check=False, cwd=ROOT)
-    assert (-signal.SIGKILL if how == "kill" else 0) == done.returncode
-    if request.param.endswith("index"):
+    shutil.copytree(killed_store, source / "agent.mama")
+    if request.param == "closed":
+        sync.Session.open(source / "agent.mama", embedder=HashEmbedder()).close()
+        assert not (source / "agent.mama" / "journal" / "cache.db-wal").exists()
+    if request.param == "killed, without index":
         (source / "agent.mama" / "journal" / "cache.db-shm").unlink()
     try:
         subprocess.run(["mount", "--bind", source, mounted], check=True, capture_output=True)
@@ -143,6 +153,22 @@ async def test_changes_of_writer_are_visible_without_write_permission(tmp_path, 
     assert 200 == await reader.memories.count()
     assert (await admin.check(reader)).ok
     await reader.close()
+
+
+async def test_log_is_not_copied_without_space(tmp_path, monkeypatch):
+    """The error states the sizes and what to do, and nothing is copied."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    async with Session.open(tmp_path / "a", embedder=HashEmbedder()) as session:
+        await session.memories.save("a")
+    (tmp_path / "a" / "journal" / "cache.db-wal").write_bytes(bytes(5_000))
+    monkeypatch.setattr(cache_factory, "_is_read_only", lambda _directory: True)
+    monkeypatch.setattr(cache_factory.shutil, "disk_usage", lambda _path: SimpleNamespace(free=10_000))
+    with pytest.raises(StoreFull, match=r"a copy of [\d,]+ bytes, but .* only 10,000 bytes.*TMPDIR"):
+        await Session.open(tmp_path / "a", embedder=HashEmbedder())
+
+    assert [] == [*temporary.iterdir()]
 
 
 async def test_no_copy_remains_after_close(store, tmp_path, monkeypatch):

@@ -19,6 +19,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 import pytest
+from disk_helpers import SmallDisk
 
 import mama_structs
 from mama_structs.errors import (
@@ -603,32 +604,23 @@ def test_file_size_limit_raises_store_full(tmp_path):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    directory = tmp_path / "small"
-    directory.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "tmpfs", str(directory)]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("this user cannot mount a small file system")
-    yield directory
-    subprocess.run(["umount", str(directory)], check=True)
+    with SmallDisk.mount(tmp_path / "small", size=2 * 2**20) as disk:
+        yield disk
 
 
 async def test_full_disk_raises_store_full_and_allows_reads(small_disk):
     """On a full disk writes and deletes raise StoreFull; when there is space again, everything is written."""
-    storage = SqliteStorage.open(small_disk / "journal", wait=1)
+    storage = SqliteStorage.open(small_disk.path / "journal", wait=1)
     storage.enqueue([("early", b"1")])
     await storage.flush()
-    with (small_disk / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
-        while ballast.write(bytes(4096)):
-            pass
+    small_disk.fill()
     storage.enqueue([("large", bytes(200_000)), ("early", None)])
     with pytest.raises(StoreFull):
         await storage.flush()
     with pytest.raises(StoreFull):
-        SqliteStorage.open(small_disk / "other")
+        SqliteStorage.open(small_disk.path / "other")
     assert ["large"] == await storage.keys()
-    (small_disk / "ballast").unlink()
+    small_disk.free()
     await storage.flush()
 
     assert {"large": bytes(200_000)} == await storage.read(["early", "large"])

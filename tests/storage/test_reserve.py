@@ -11,11 +11,19 @@ import sys
 from pathlib import Path
 
 import pytest
+from disk_helpers import SmallDisk
 
 from mama_structs import HashEmbedder, Session, admin
 from mama_structs.errors import StoreFull
-from mama_structs.storage import connection, reserve
-from mama_structs.storage.reserve import MAX_FREEING_BYTES, RESERVE_BYTES, RESERVE_FILE
+from mama_structs.storage import cache_factory, connection, reserve
+from mama_structs.storage.files import DATABASE_FILE
+from mama_structs.storage.reserve import (
+    MAX_DELETION_BYTES,
+    MAX_FREEING_BYTES,
+    MIN_RESERVE_BYTES,
+    RESERVE_FILE,
+    reserve_size,
+)
 from mama_structs.storage.sqlite_store import SqliteStorage, await_job
 from mama_structs.types import NewRecord
 
@@ -25,36 +33,24 @@ DISK_BYTES = 12 * 2**20
 
 @pytest.fixture
 def small_disk(tmp_path):
-    directory = tmp_path / "small"
-    directory.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=0700", "tmpfs", str(directory)]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("this user cannot mount a small file system")
-    yield directory
-    subprocess.run(["umount", "--lazy", str(directory)], check=True)
-
-
-def fill(directory):
-    with (directory / "ballast").open("ab", buffering=0) as ballast, contextlib.suppress(OSError):
-        while ballast.write(bytes(4096)):
-            pass
+    with SmallDisk.mount(tmp_path / "small", size=DISK_BYTES) as disk:
+        yield disk
 
 
 def is_reserved(directory):
     path = directory / RESERVE_FILE
-    return path.exists() and path.stat().st_size >= RESERVE_BYTES and path.stat().st_blocks * 512 >= RESERVE_BYTES
+    needed = reserve_size((directory / DATABASE_FILE).stat().st_size, 0)
+    return path.exists() and path.stat().st_size >= needed and path.stat().st_blocks * 512 >= needed
 
 
 async def test_deletion_succeeds_on_full_disk_and_put_does_not(small_disk):
     """All rows can be deleted one by one. The reserve is created again when there is space."""
-    directory = small_disk / "journal"
+    directory = small_disk.path / "journal"
     storage = SqliteStorage.open(directory, wait=1)
     storage.enqueue([(f"row {number:03}", bytes(5000)) for number in range(300)])
     await storage.flush()
     assert is_reserved(directory)
-    fill(small_disk)
+    small_disk.fill()
     storage.enqueue([("large", bytes(2 * MAX_FREEING_BYTES))])
     with pytest.raises(StoreFull):
         await storage.flush()
@@ -66,7 +62,7 @@ async def test_deletion_succeeds_on_full_disk_and_put_does_not(small_disk):
     with pytest.raises(StoreFull):
         await storage_job(storage, lambda rows: [rows.delete("row 000"), rows.put("more", bytes(DISK_BYTES))])
     left = await storage.keys()
-    (small_disk / "ballast").unlink()
+    small_disk.free()
     await storage.transact(lambda rows: rows.put("last", b""))
 
     assert [True] * 300 == deleted
@@ -84,10 +80,10 @@ async def storage_job(storage, work):
 
 async def test_rolled_back_statements_are_not_repeated(small_disk):
     """A savepoint that was rolled back leaves nothing in the transaction that is executed again."""
-    storage = SqliteStorage.open(small_disk / "journal", wait=1)
+    storage = SqliteStorage.open(small_disk.path / "journal", wait=1)
     storage.enqueue([("a", bytes(5000)), ("b", bytes(5000))])
     await storage.flush()
-    fill(small_disk)
+    small_disk.fill()
 
     def work(rows):
         rows.delete("a")
@@ -112,14 +108,29 @@ async def fill_log(storage):
         raise AssertionError("the disk is not full")
 
 
+async def test_deletion_of_many_rows_finds_full_disk_at_its_commit(small_disk, monkeypatch):
+    """A statement that found it could not be repeated. It would, if SQLite wrote pages to make room in its cache."""
+    monkeypatch.setattr(cache_factory, "PAGE_CACHE_SIZE", 1)
+    storage = SqliteStorage.open(small_disk.path / "journal", wait=1)
+    keys = [f"row {number:04}" for number in range(2_000)]
+    storage.enqueue([(key, bytes(600)) for key in keys])
+    await storage.flush()
+    small_disk.fill()
+    await fill_log(storage)
+    await storage.transact(lambda rows: [rows.put("new", b"1"), *(rows.delete(key) for key in keys[::2])])
+
+    assert ["new", *keys[1::2]] == [key for key in await storage.keys() if not key.startswith("log")]
+    await storage.close()
+
+
 async def test_change_of_other_process_prevents_repetition(small_disk, monkeypatch):
     """The statements were computed from an older state, so the deletion fails as it would without a reserve."""
-    storage = SqliteStorage.open(small_disk / "journal", wait=1)
+    storage = SqliteStorage.open(small_disk.path / "journal", wait=1)
     storage.enqueue([("a", bytes(5000)), ("b", b"1")])
     await storage.flush()
-    fill(small_disk)
+    small_disk.fill()
     await fill_log(storage)
-    other = SqliteStorage.open(small_disk / "journal", wait=1)
+    other = SqliteStorage.open(small_disk.path / "journal", wait=1)
     real = SqliteStorage._repeat
 
     def repeat(self, rows):
@@ -145,11 +156,11 @@ async def test_change_of_other_process_prevents_repetition(small_disk, monkeypat
 
 async def test_memories_and_records_are_deleted_on_full_disk(small_disk):
     """Deleting and erasing work, also while a text of a conversation has no room and after the session was reopened."""
-    place = small_disk / "agent.mama"
+    place = small_disk.path / "agent.mama"
     async with Session.open(place, embedder=HashEmbedder()) as session:
         saved = [await session.memories.save(f"memory {at} " + "word " * 300, topic="x") for at in range(40)]
         await session.records.put_many([NewRecord("all", str(at), {"n": at}, keep_history=True) for at in range(40)])
-        fill(small_disk)
+        small_disk.fill()
         with contextlib.suppress(StoreFull):
             for at in range(1000):
                 await session.memories.save(f"more {at} " + "word " * 1000)
@@ -160,11 +171,11 @@ async def test_memories_and_records_are_deleted_on_full_disk(small_disk):
         erased = await session.memories.erase(saved[20])
         records = await session.records.delete_all("all", erase=True)
         left = await session.memories.count()
-    fill(small_disk)
+    small_disk.fill()
     async with Session.open(place, embedder=HashEmbedder()) as session:
         await session.memories.delete(saved[21])
         reopened = await session.memories.count()
-    (small_disk / "ballast").unlink()
+    small_disk.free()
     async with Session.open(place, embedder=HashEmbedder()) as session:
         await session.memories.save("at last")
         report = await admin.check(session)
@@ -222,10 +233,10 @@ for memory in session.memories.list(limit=1000):
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 async def test_kill_after_release_of_reserve_loses_nothing(small_disk):
     """Deletions that returned are durable, the interrupted one is not, and the space remains for the next one."""
-    place = small_disk / "agent.mama"
+    place = small_disk.path / "agent.mama"
     async with Session.open(place, embedder=HashEmbedder()) as session:
         saved = [await session.memories.save(f"memory {at} " + "word " * 300) for at in range(20)]
-    fill(small_disk)
+    small_disk.fill()
     killed = await asyncio.to_thread(
         subprocess.run, [sys.executable, "-c", KILLED, place], check=False, cwd=ROOT, capture_output=True, text=True
     )
@@ -242,19 +253,20 @@ async def test_kill_after_release_of_reserve_loses_nothing(small_disk):
 
 
 def test_reserve_is_not_created_without_space(small_disk, tmp_path, monkeypatch):
-    assert reserve.create_reserve(tmp_path, RESERVE_BYTES)
-    assert is_reserved(tmp_path)
-    fill(small_disk)
+    assert reserve.create_reserve(tmp_path, MIN_RESERVE_BYTES)
+    assert MIN_RESERVE_BYTES == (tmp_path / RESERVE_FILE).stat().st_blocks * 512
+    small_disk.fill()
 
-    assert not reserve.create_reserve(small_disk, RESERVE_BYTES)
-    assert not (small_disk / RESERVE_FILE).exists()
+    assert not reserve.create_reserve(small_disk.path, MIN_RESERVE_BYTES)
+    assert not (small_disk.path / RESERVE_FILE).exists()
 
     def fail(_fd, _size):
         raise OSError(28, "full")
 
     monkeypatch.setattr(reserve, "_allocate", fail)
-    assert not reserve.create_reserve(tmp_path, 2 * RESERVE_BYTES)
-    assert RESERVE_BYTES == (tmp_path / RESERVE_FILE).stat().st_size
+    assert not reserve.create_reserve(tmp_path, 2 * MIN_RESERVE_BYTES)
+    assert MIN_RESERVE_BYTES == (tmp_path / RESERVE_FILE).stat().st_size
+    assert not reserve.release_reserve(tmp_path, values_bytes=MIN_RESERVE_BYTES)
     assert reserve.release_reserve(tmp_path)
     assert not reserve.release_reserve(tmp_path)
 
@@ -270,8 +282,20 @@ async def test_reserve_grows_with_log_and_shrinks_at_close(tmp_path):
         assert sizes[-1] >= log
     await storage.close()
 
-    assert len(set(sizes)) < 8
-    assert RESERVE_BYTES == (tmp_path / "journal" / RESERVE_FILE).stat().st_size
+    assert len(set(sizes)) < 15
+    assert MAX_DELETION_BYTES == (tmp_path / "journal" / RESERVE_FILE).stat().st_size
+
+
+async def test_reserve_of_small_store_is_small(tmp_path):
+    """It is proportional to the database, because a deletion writes each page at most once."""
+    sizes = []
+    for count in (0, 10, 50, 5_000):
+        storage = SqliteStorage.open(tmp_path / str(count))
+        storage.enqueue([(f"row {number}", bytes(1_000)) for number in range(count)])
+        await storage.close()
+        sizes.append((tmp_path / str(count) / RESERVE_FILE).stat().st_size)
+
+    assert [MIN_RESERVE_BYTES, 2 * MIN_RESERVE_BYTES, 2 * MIN_RESERVE_BYTES, MAX_DELETION_BYTES] == sizes
 
 
 async def test_temporary_store_has_no_reserve():
@@ -301,5 +325,5 @@ async def test_process_that_closes_leaves_the_reserve_of_others(tmp_path):
     grown = (directory / RESERVE_FILE).stat().st_size
     await storage.close()
 
-    assert size == after == grown > RESERVE_BYTES
-    assert RESERVE_BYTES == (directory / RESERVE_FILE).stat().st_size
+    assert grown >= size == after > MAX_DELETION_BYTES
+    assert MAX_DELETION_BYTES == (directory / RESERVE_FILE).stat().st_size
