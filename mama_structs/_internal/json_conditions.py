@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import Any, Final, TypeAlias
 
 import attrs
 
+from mama_structs._internal.caches import cache_by_text
 from mama_structs._internal.jsonable import canonical_json
 from mama_structs.errors import InvalidArgument, repr_short
 
@@ -50,13 +50,18 @@ def value_filter_names(value: Any) -> tuple[str, ...]:
 
 
 # Many documents have the same values. Equal values of different types have different names.
-@functools.lru_cache(MAX_CACHED_NAMES, typed=True)
+@cache_by_text(MAX_CACHED_NAMES, typed=True)
 def _value_filter_name(path: ValuePath, value: object) -> str | None:
     """Return the filter name of a value, or None if it is not indexed."""
     if isinstance(value, str) and len(value) > MAX_INDEXED_CHARS:
         return None
-    text = canonical_json([[*path], value])
-    return None if text is None else field_filter_name("value", text)
+    text = canonical_json(value)
+    return None if text is None else field_filter_name("value", f"[{_encode_path(path)},{text}]")
+
+
+@cache_by_text(MAX_CACHED_NAMES)
+def _encode_path(path: ValuePath) -> str | None:
+    return canonical_json([*path])
 
 
 def _iter_values(value: Any, path: ValuePath, levels: int) -> Iterator[tuple[ValuePath | None, object]]:

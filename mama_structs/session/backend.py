@@ -22,9 +22,9 @@ from typing import Final
 
 import attrs
 
+from mama_structs._internal.caches import RefCountedRegistry
 from mama_structs._internal.event_loop import run_in_own_thread, run_to_completion
 from mama_structs._internal.offload import InputSize, run_inline_or_in_thread
-from mama_structs._internal.refcount import RefCountedRegistry
 from mama_structs.errors import (
     InvalidArgument,
     MamaStructsError,

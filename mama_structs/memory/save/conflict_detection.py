@@ -27,7 +27,7 @@ from mama_structs.memory.statements.comparison import (
     parse_pair,
 )
 from mama_structs.memory.statements.parser import parse_text
-from mama_structs.memory.statements.screening import may_be_related
+from mama_structs.memory.statements.screening import may_be_related, may_disagree
 from mama_structs.memory.types.duplicates import duplicate_fingerprint, has_failed, is_duplicate, superseded_nodes
 from mama_structs.memory.types.engine import Reader
 from mama_structs.memory.types.judge import Verdict
@@ -86,20 +86,25 @@ def classify_pair(new: Memory, old: Memory, *, same_subject: float, cosine: floa
     found = compare_parsed(new_text, old_text)
     if found.relation in _FIELD_BY_RELATION:
         return {_FIELD_BY_RELATION[found.relation]: found.probability}
-    if new_text.whole is None or old_text.whole is None or new_text.language != old_text.language:
+    is_near_copy = found.relation is StatementRelation.NEAR_COPY
+    if (
+        new_text.whole is None
+        or old_text.whole is None
+        or new_text.language != old_text.language
+        or not (is_near_copy or _may_have_conflicting_features(new, old, same_subject=same_subject, cosine=cosine))
+    ):
         return {}
     features = TextFeatures.between(new_text.whole, old_text.whole, numbers_of_reasoning=_numbers_of_reasoning(new))
     if features.entities_differ:
         return {}
-    is_same_topic = new.type is old.type is MemoryType.DECISION and new.topic == old.topic is not None
     has_same_subject = _is_on_same_subject(same_subject, cosine)
     if has_same_subject and features.is_replacement:
         return {REPLACEMENT_FIELD: _REPLACEMENT_PRECISION}
     if has_same_subject and features.is_contradiction(
-        is_same_decision_topic=is_same_topic, is_reworded=cosine >= _MIN_REWORDED_COSINE
+        is_same_decision_topic=_are_decisions_on_topic(new, old), is_reworded=cosine >= _MIN_REWORDED_COSINE
     ):
         return {CONTRADICTION_FIELD: _CONTRADICTION_PRECISION}
-    probability = found.probability if found.relation is StatementRelation.NEAR_COPY else 0.0
+    probability = found.probability if is_near_copy else 0.0
     if has_other_operators(new.content, old.content):
         probability = 0.0
     elif not features.rules_out_duplicate and new_text.language in _REWORDED_LANGUAGES:
@@ -120,12 +125,22 @@ def _compute_duplicate_probability(new: Memory, old: Memory, cosine: float, temp
 
 def _may_conflict(new: Memory, old: _CurrentMemory, cosine: float) -> bool:
     """Return False if `classify_pair` reports nothing. It needs a tenth of the time, because no text is parsed."""
-    return (
-        _is_on_same_subject(old.same_subject, cosine)
-        # Each word of a common template lowers the probability.
-        or _compute_duplicate_probability(new, old.memory, cosine, 0.0) >= _MIN_REPORTED_PROBABILITY
-        or may_be_related(new.content, old.memory.content)
-    )
+    return _may_have_conflicting_features(
+        new, old.memory, same_subject=old.same_subject, cosine=cosine
+    ) or may_be_related(new.content, old.memory.content)
+
+
+def _may_have_conflicting_features(new: Memory, old: Memory, *, same_subject: float, cosine: float) -> bool:
+    """Return False if the `TextFeatures` of two texts cannot lead to a reported conflict."""
+    # Each word of a common template lowers the probability.
+    if _compute_duplicate_probability(new, old, cosine, 0.0) >= _MIN_REPORTED_PROBABILITY:
+        return True
+    is_on_same_subject = _is_on_same_subject(same_subject, cosine)
+    return is_on_same_subject and (_are_decisions_on_topic(new, old) or may_disagree(new.content, old.content))
+
+
+def _are_decisions_on_topic(new: Memory, old: Memory) -> bool:
+    return new.type is old.type is MemoryType.DECISION and new.topic == old.topic is not None
 
 
 def _numbers_of_reasoning(memory: Memory) -> frozenset[str]:

@@ -6,7 +6,6 @@ Candidates are similar in meaning or words, close in time, or connected by topic
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs._internal.caches import cache_by_text
 from mama_structs.memory.embedding.protocol import (
     Calibration,
     cosine_table,
@@ -184,6 +184,8 @@ class SimilarityBaseline:
     # Sums of the sample's vectors, of shape (3, dimensions): the shared dimensions of all vectors in unit length, the
     # vectors with a rest, and those without. Products with these sums are sums of cosines.
     sums: NDArray[np.float32]
+    # Shared norms of the sample.
+    norms: NDArray[np.float32]
     # Mean cosine of two distinct memories of the store.
     mean_cosine: float = attrs.field(init=False)
 
@@ -201,7 +203,8 @@ class SimilarityBaseline:
         sample = reader.sample()
         rest = has_rest(sample, shared_dimensions)
         # One matrix product reads the sample once.
-        weights = np.stack([1 / shared_norms(sample, shared_dimensions), rest, ~rest]).astype(np.float32)
+        norms = shared_norms(sample, shared_dimensions)
+        weights = np.stack([1 / norms, rest, ~rest]).astype(np.float32)
         sums = weights @ sample
         sums[0, shared_dimensions:] = 0
         strange = calibration.midpoint - _UNRELATED_LOG_ODDS / calibration.slope
@@ -212,6 +215,7 @@ class SimilarityBaseline:
             expected_cosine=strange,
             spread=1 / calibration.slope,
             sums=sums,
+            norms=norms,
         )
 
     def mean(self, cosines: Any) -> Any:
@@ -220,13 +224,13 @@ class SimilarityBaseline:
             len(self.sample) + _PRIOR_SAMPLES
         )
 
-    def sum_cosines(self, vectors: NDArray[np.float32]) -> Values:
-        """Return the sum of each vector's cosines to the sample, in linear time."""
+    def sum_cosines(self, vectors: NDArray[np.float32], norms: NDArray[np.float32]) -> Values:
+        """Return the sum of each vector's cosines to the sample, in linear time. *norms* are the shared norms."""
         if not len(vectors) or not len(self.sample):
             return np.zeros(len(vectors))
         shared, rest, no_rest = self.sums @ vectors.T
         if self.sums[2].any():
-            rest += no_rest / shared_norms(vectors, self.shared_dimensions)
+            rest += no_rest / norms
         sums: Values = np.where(has_rest(vectors, self.shared_dimensions), rest, shared).astype(np.float64)
         return sums
 
@@ -234,7 +238,7 @@ class SimilarityBaseline:
         """Return the mean and the standard deviation of each vector's cosines to the store."""
         count = len(self.sample)
         own = (
-            cosine_table(vectors, self.sample, self.shared_dimensions)
+            cosine_table(vectors, self.sample, self.shared_dimensions, norms=(None, self.norms))
             if count
             else np.zeros((len(vectors), 0), np.float32)
         )
@@ -337,7 +341,7 @@ def _nearest_nodes(
         yield [one.select_linkable(next(matches).nodes, _MAX_NEAREST) for _ in own]
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, kw_only=True)
 class _CandidateFacts:
     """Attributes and vectors of the candidates of all memories in a batch."""
 
@@ -345,12 +349,14 @@ class _CandidateFacts:
     facts: NodeAttributes
     # All vectors of all nodes.
     vectors: NDArray[np.float32]
+    norms: NDArray[np.float32]
     # Index of each node's first vector in `vectors`.
     starts: Nodes
     # Number of vectors of each node.
     counts: Nodes
     # First vector of each node.
     first: NDArray[np.float32]
+    first_norms: NDArray[np.float32]
     shared_dimensions: int
     # Mean cosine of each first vector to the memories of the store.
     usual: Values
@@ -365,11 +371,13 @@ class _CandidateFacts:
         facts = reader.facts(nodes)
         vectors, counts = reader.pieces(nodes)
         starts = np.cumsum(counts) - counts
-        first = vectors
+        # Norms are computed once, because each memory compares some of these vectors.
+        norms = shared_norms(vectors, usual.shared_dimensions)
+        first, first_norms = vectors, norms
         if (counts != 1).any():
-            first = np.zeros((len(nodes), vectors.shape[1]), np.float32)
-            first[counts > 0] = vectors[starts[counts > 0]]
-        means = usual.mean(usual.sum_cosines(first) / max(len(usual.sample), 1))
+            first, first_norms = np.zeros((len(nodes), vectors.shape[1]), np.float32), np.ones(len(nodes), np.float32)
+            first[counts > 0], first_norms[counts > 0] = vectors[starts[counts > 0]], norms[starts[counts > 0]]
+        means = usual.mean(usual.sum_cosines(first, first_norms) / max(len(usual.sample), 1))
         numbers, at = np.unique(facts.topics, return_index=True)
         named = numbers >= 0
         words = [extract_topic_terms(topic) for topic in reader.topics(nodes[at[named]])]
@@ -380,7 +388,20 @@ class _CandidateFacts:
             topics[number] = {term: rarity[term] for term in terms}
             for term in terms:
                 topics_of.setdefault(term, []).append(number)
-        return cls(nodes, facts, vectors, starts, counts, first, usual.shared_dimensions, means, topics, topics_of)
+        return cls(
+            nodes=nodes,
+            facts=facts,
+            vectors=vectors,
+            norms=norms,
+            starts=starts,
+            counts=counts,
+            first=first,
+            first_norms=first_norms,
+            shared_dimensions=usual.shared_dimensions,
+            usual=means,
+            topics=topics,
+            topics_by_word=topics_of,
+        )
 
     def cosines(self, pieces: NDArray[np.float32], places: Nodes) -> NDArray[np.float32]:
         """
@@ -393,11 +414,13 @@ class _CandidateFacts:
         if not len(pieces) or not counts.any():
             return best
         if counts.max() == 1:
-            first = self.first[places[counts > 0]]
-            best[counts > 0] = cosine_table(first, pieces, self.shared_dimensions).max(axis=1)
+            own = places[counts > 0]
+            table = cosine_table(self.first[own], pieces, self.shared_dimensions, norms=(self.first_norms[own], None))
+            best[counts > 0] = table.max(axis=1)
             return best
         rows = np.repeat(self.starts[places] - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
-        scores = cosine_table(self.vectors[rows], pieces, self.shared_dimensions).max(axis=1)
+        table = cosine_table(self.vectors[rows], pieces, self.shared_dimensions, norms=(self.norms[rows], None))
+        scores = table.max(axis=1)
         best[counts > 0] = np.maximum.reduceat(scores, (np.cumsum(counts) - counts)[counts > 0])
         return best
 
@@ -828,10 +851,10 @@ def _mutual_ranks(known: _CandidateFacts, places: Nodes, cosines: NDArray[np.flo
     # Ranks are comparable across embedders. The caller reduces their weight if there are few neighbours.
     if not len(places):
         return np.zeros(0)
-    vectors = known.first[places]
+    vectors, norms = known.first[places], known.first_norms[places]
     least = cosines[:, np.newaxis] + _COSINE_TOLERANCE
     before = len(places) - np.sort(cosines).searchsorted(least[:, 0], side="right")
-    others = cosine_table(vectors, vectors, known.shared_dimensions) > least
+    others = cosine_table(vectors, vectors, known.shared_dimensions, norms=(norms, norms)) > least
     np.fill_diagonal(others, val=False)
     ranks: Values = np.log1p(before) + np.log1p(others.sum(axis=1))
     return math.log1p(len(places)) - ranks / 2
@@ -852,7 +875,7 @@ def _rarest_words(analysis: TextAnalysis, rare: Terms, having: Terms) -> list[st
     return [written for _, written in ranked[:_MAX_QUERY_WORDS]]
 
 
-@functools.lru_cache(_MAX_CACHED_TOPICS)
+@cache_by_text(_MAX_CACHED_TOPICS)
 def extract_topic_terms(topic: str | None) -> Terms:
     """Return the terms of the words in a topic."""
     return query_terms((topic or "").replace("_", " ").replace("-", " "))

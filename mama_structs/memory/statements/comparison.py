@@ -34,7 +34,7 @@ MAX_SLOT_WORDS: Final = 3
 _MAX_SWAPPED_WORDS: Final = 4
 # Minimum number of shared content words, unless at most one word of the older statement is missing.
 MIN_SHARED_WORDS: Final = 2
-_MIN_SHARED_RATIO: Final = 0.5
+MIN_SHARED_RATIO: Final = 0.5
 # Maximum ratio of added words to shared words in a statement of a change.
 MAX_ADDED_RATIO: Final = 3
 # A longer statement may add words of time and manner to a contradicted one.
@@ -247,7 +247,7 @@ class Difference:
 def _without_units(left: frozenset[str], own: ParsedStatement, other: ParsedStatement) -> frozenset[str]:
     """Return the keys without units of measurement for which the *other* statement has another unit."""
     dimensions = {*other.measures, *other.unit_keys.values()}
-    return frozenset(key for key in left if own.unit_keys.get(key) not in dimensions)
+    return left - {key for key, dimension in own.unit_keys.items() if dimension in dimensions}
 
 
 def _find_other_units(new: ParsedStatement, old: ParsedStatement) -> frozenset[str]:
@@ -381,7 +381,7 @@ def _is_mostly_shared(old: ParsedStatement, found: Difference) -> bool:
     if len(found.left) > MAX_ADDED_RATIO * shared:
         return False
     if shared >= MIN_SHARED_WORDS:
-        return shared >= _MIN_SHARED_RATIO * (shared + missing)
+        return shared >= MIN_SHARED_RATIO * (shared + missing)
     return missing <= 1
 
 
@@ -574,7 +574,7 @@ class TextFeatures:
     @property
     def is_replacement(self) -> bool:
         """True if the newer text on the same subject says that the older one is outdated."""
-        much = self.shared_word_ratio_of_old >= _MIN_SHARED_RATIO and (
+        much = self.shared_word_ratio_of_old >= MIN_SHARED_RATIO and (
             self.shared_word_count >= MIN_SHARED_WORDS or self.share_entities
         )
         if self.has_end:
@@ -582,7 +582,7 @@ class TextFeatures:
         other = (
             (self.values_differ or self.is_denied)
             and not self.has_slot_substitution
-            and self.shared_word_ratio_of_old >= _MIN_SHARED_RATIO
+            and self.shared_word_ratio_of_old >= MIN_SHARED_RATIO
         )
         return self.has_change and (
             self.has_moved or (self.share_entities and much) or (other and self.shared_word_count >= MIN_SHARED_WORDS)
@@ -596,13 +596,13 @@ class TextFeatures:
         """
         if self.adds:
             return False
-        much = self.shared_word_count >= MIN_SHARED_WORDS and self.share >= _MIN_SHARED_RATIO
+        much = self.shared_word_count >= MIN_SHARED_WORDS and self.share >= MIN_SHARED_RATIO
         # If both texts also differ in a slot, the negated statement is about another subject.
         if self.is_denied and not is_reworded and much and not (self.has_slot_substitution and self.both_have_left):
             return True
         # Different values alone are weak evidence, because they often belong to another day or thing.
         one_thing = self.share_entities or (is_same_decision_topic and not self.has_left)
-        value = self.values_differ and one_thing and self.share >= _MIN_SHARED_RATIO
+        value = self.values_differ and one_thing and self.share >= MIN_SHARED_RATIO
         return value or (self.codes_differ and is_same_decision_topic)
 
     @property

@@ -12,6 +12,7 @@ from typing import Any, Final
 import attrs
 import snowballstemmer  # type: ignore[import-untyped]  # it ships no types
 
+from mama_structs._internal.caches import cache_by_text
 from mama_structs.memory.types.languages import LANGUAGES
 from mama_structs.memory.types.text_analysis import query_terms
 
@@ -86,9 +87,9 @@ class Lexicon:
         phrase_pattern: Finds phrases that one word replaces, or that are no negation although they contain one.
         phrase_replacements: Replacement of a phrase, by the name of its group in the pattern.
         negation_pattern: Finds negations that are parts of words.
-        end_pattern: Finds cues that an earlier statement is no longer true.
-        change_pattern: Finds weaker cues of a change.
-        addition_pattern: Finds cues of an addition.
+        end_pattern: Finds cues that an earlier statement is no longer true, in lower case.
+        change_pattern: Finds weaker cues of a change, in lower case.
+        addition_pattern: Finds cues of an addition, in lower case.
         segment_pattern: Splits text without spaces into words.
         stem: Returns the stem of a word in lower case.
 
@@ -187,9 +188,9 @@ def load_lexicon(language: str) -> Lexicon | None:
         phrase_pattern=_compile((f"(?P<p{number}>{one})" for number, one in enumerate(phrases)), spaced=spaced),
         phrase_replacements={f"p{number}": f" {word} " for number, word in enumerate(phrases.values())},
         negation_pattern=_compile(lists.get("negation_patterns", ()), spaced=False),
-        end_pattern=_compile(lists["ends"], spaced=language not in {"ja", "ko", "zh"}),
-        change_pattern=_compile(lists["changes"], spaced=language not in {"ja", "ko", "zh"}),
-        addition_pattern=_compile(lists["adds"], spaced=language not in {"ja", "ko", "zh"}),
+        end_pattern=_compile(lists["ends"], spaced=language not in {"ja", "ko", "zh"}, ignores_case=False),
+        change_pattern=_compile(lists["changes"], spaced=language not in {"ja", "ko", "zh"}, ignores_case=False),
+        addition_pattern=_compile(lists["adds"], spaced=language not in {"ja", "ko", "zh"}, ignores_case=False),
         segment_pattern=_NEVER_PATTERN if spaced else _segment_pattern(known),
         stem=stem,
     )
@@ -218,11 +219,12 @@ def _number_words(lists: Mapping[str, Any]) -> dict[str, str]:
     return words
 
 
-def _compile(alternatives: Iterable[str], *, spaced: bool) -> re.Pattern[str]:
+def _compile(alternatives: Iterable[str], *, spaced: bool, ignores_case: bool = True) -> re.Pattern[str]:
     joined = "|".join(alternatives)
     if not joined:
         return _NEVER_PATTERN
-    return re.compile(rf"(?<!\w)(?:{joined})(?!\w)" if spaced else joined, re.IGNORECASE)
+    # Ignoring the case takes three times as long, so it is left out for patterns that are used on lower case only.
+    return re.compile(rf"(?<!\w)(?:{joined})(?!\w)" if spaced else joined, re.IGNORECASE if ignores_case else 0)
 
 
 def _segment_pattern(words: Iterable[str]) -> re.Pattern[str]:
@@ -241,12 +243,12 @@ def _segment_pattern(words: Iterable[str]) -> re.Pattern[str]:
 def _stemmer(language: str) -> Callable[[str], str]:
     if language in _STEMMER_NAMES:
         # A stemmer has state, so every thread needs its own one.
-        return functools.lru_cache(_MAX_CACHED_STEMS)(
+        return cache_by_text(_MAX_CACHED_STEMS)(
             lambda word: str(snowballstemmer.stemmer(_STEMMER_NAMES[language]).stemWord(word))
         )
     return _first_term if language in {"en", "ko"} else str
 
 
-@functools.lru_cache(_MAX_CACHED_STEMS)
+@cache_by_text(_MAX_CACHED_STEMS)
 def _first_term(word: str) -> str:
     return next(iter(query_terms(word)), word)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import attrs
 
+from mama_structs._internal.caches import cache_by_text
 from mama_structs.memory.statements.lexicons import UNSPACED_LANGUAGES, Lexicon, Polarity, load_lexicon
 from mama_structs.memory.types.duplicates import normalize_wording
 from mama_structs.memory.types.languages import detect_language, may_be_unlisted
@@ -151,7 +151,7 @@ def parse_text(text: str, language: str | None = None) -> ParsedText:
     return _parse(text[:MAX_COMPARED_CHARS], language)
 
 
-@functools.lru_cache(_MAX_CACHED_TEXTS)
+@cache_by_text(_MAX_CACHED_TEXTS)
 def _parse(text: str, language: str | None) -> ParsedText:
     if language is None:
         language = detect_known_language(text)
@@ -168,7 +168,7 @@ def _parse(text: str, language: str | None) -> ParsedText:
     )
 
 
-@functools.lru_cache(_MAX_CACHED_TEXTS)
+@cache_by_text(_MAX_CACHED_TEXTS)
 def detect_known_language(text: str) -> str:
     """Return the language code of a text, or an empty string for a language without word lists."""
     return "" if may_be_unlisted(text) else detect_language(text)
@@ -285,7 +285,7 @@ def _split_apostrophe(form: str, written: str, language: str) -> Iterator[_Word]
         yield _Word(before, written[: len(before)])
 
 
-@functools.lru_cache(_MAX_CACHED_WORDS)
+@cache_by_text(_MAX_CACHED_WORDS)
 def _korean_role(form: str) -> str:
     return next((role for ending, role in _KOREAN_ROLES if len(form) > len(ending) and form.endswith(ending)), "")
 
@@ -449,7 +449,7 @@ class _Builder:
         for at, word in enumerate(words):
             if word.form in self.lexicon.negations:
                 denied.update(range(at + 1, at + 1 + _MAX_DENIED_WORDS_AFTER))
-            elif self.lexicon.negation_pattern.search(word.form):
+            elif is_negating(word.form, self.lexicon):
                 denied.update(range(at - _MAX_DENIED_WORDS_BEFORE, at + 1))
         return frozenset(key for key, at in self.key_at.items() if at in denied)
 
@@ -474,13 +474,18 @@ def _is_noun(words: Sequence[_Word], position: int, lexicon: Lexicon) -> bool:
 def _is_label(word: _Word, position: int, lexicon: Lexicon) -> bool:
     """Return True for a name with digits and for a single letter that is no article or pronoun."""
     form = word.form
+    is_word = form in lexicon.function and (not position or form == "i" or not word.written.isupper())
+    return may_be_label(form) and not (len(form) == 1 and is_word)
+
+
+def may_be_label(form: str) -> bool:
+    """Return True for a name with digits and for a single letter."""
     if len(form) == 1:
-        is_word = form in lexicon.function and (not position or form == "i" or not word.written.isupper())
-        return form.isascii() and form.isalpha() and not is_word
-    return form[0].isalpha() and any(map(str.isdigit, form))
+        return form.isascii() and form.isalpha()
+    return form[0].isalpha() and not form.isalpha() and any(map(str.isdigit, form))
 
 
-@functools.lru_cache(_MAX_CACHED_WORDS)
+@cache_by_text(_MAX_CACHED_WORDS)
 def make_key(stem: str) -> str:
     """Return the part of a stem that its inflected forms have in common."""
     if not _HANGUL_PATTERN.match(stem):
@@ -490,6 +495,11 @@ def make_key(stem: str) -> str:
     # A verb's last syllable has another final consonant in each of its forms.
     last = ord(stem[:_HANGUL_KEY_CHARS][-1]) - _FIRST_SYLLABLE
     return stem[:_HANGUL_KEY_CHARS][:-1] + chr(_FIRST_SYLLABLE + last - last % _FINAL_CONSONANTS)
+
+
+def is_negating(form: str, lexicon: Lexicon) -> bool:
+    """Return True for a negating word, and for one with a negating suffix."""
+    return form in lexicon.negations or lexicon.negation_pattern.search(form) is not None
 
 
 def find_entity_labels(form: str) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 from typing import Final
 
+from mama_structs._internal.caches import cache_by_text
+
 LANGUAGES: Final = ("en", "ko", "de", "es", "fr", "ja", "zh", "ru")
 """The languages that `detect_language` returns. Any other language is an empty string."""
 
@@ -112,7 +114,7 @@ def _detect_latin(sample: str) -> tuple[str, bool]:
     return best if best in LANGUAGES else "", scores[best] >= _MIN_EVIDENCE
 
 
-@functools.lru_cache(_MAX_CACHED_SCORES)
+@cache_by_text(_MAX_CACHED_SCORES)
 def _score_latin(sample: str) -> tuple[dict[str, float], int]:
     """Return the weight of the evidence for each language, and the number of words."""
     words, letters = _load_evidence()

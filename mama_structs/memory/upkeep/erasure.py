@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from mama_structs._internal import validation as _check
+from mama_structs._internal.caches import clear_text_caches
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.graph.results import ErasureReport
 from mama_structs.memory.save import save_plan as saving
@@ -297,6 +298,7 @@ async def _run_erasure(
         await engine.write(lambda writer: _write_note(writer, name, rest))
     refs, held = await erase_texts(ErasureSet(frozenset(gone), frozenset(pending.ends)), dry_run=False)
     await engine.write(lambda writer: _write_note(writer, name, rest if held else None))
+    clear_text_caches()
     return links, len(gone), refs, held
 
 

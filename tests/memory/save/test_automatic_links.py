@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from memory_helpers import plain_link, plain_memory
 
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
-from mama_structs.memory.embedding.protocol import cosine_table
+from mama_structs.memory.embedding.protocol import cosine_table, shared_norms
 from mama_structs.memory.save.automatic_links import (
     LinkingContext,
     choose_automatic_links,
@@ -499,7 +499,9 @@ def test_cosines_of_vectors_with_and_without_rest_use_shared_dimensions(rests):
     table = cosine_table(vectors, vectors, 4)
     usual = SimilarityBaseline.from_reader(reader, EMBEDDER.calibration, 4)
 
-    assert usual.sum_cosines(vectors) == pytest.approx(table.sum(axis=1), abs=1e-5)
+    assert usual.sum_cosines(vectors, shared_norms(vectors, usual.shared_dimensions)) == pytest.approx(
+        table.sum(axis=1), abs=1e-5
+    )
     pairs = table[~np.eye(len(rests), dtype=bool)]
     assert usual.mean_cosine == pytest.approx(float(usual.mean(pairs.mean())), abs=1e-5)
     new = plain_memory("new", "word", at=60 * len(rests))

@@ -5,6 +5,8 @@ import sys
 import threading
 from pathlib import Path
 
+from tree_helpers import tree_of
+
 import mama_structs
 from mama_structs import HashEmbedder, Session
 
@@ -22,7 +24,7 @@ def test_decision_parameters_occur_in_few_functions():
     found = [
         f"{path.relative_to(PACKAGE)}:{node.name}"
         for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         if {"supersedes", "reasoning"}
         <= {arg.arg for arg in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]}

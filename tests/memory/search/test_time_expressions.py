@@ -572,7 +572,7 @@ def _without_surroundings(pattern):
 RULES = [
     pytest.param(language, rule, id=f"{language}-{rule.pattern.pattern[:40]}")
     for language in LANGUAGES
-    for rule in time_words._load_grammar(language).rules
+    for rule in time_words._load_rules(language)
 ]
 
 

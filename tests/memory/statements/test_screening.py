@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from mama_structs.memory.statements import parser
-from mama_structs.memory.statements.comparison import StatementRelation, compare_parsed, parse_pair
-from mama_structs.memory.statements.screening import may_be_related
+from mama_structs.memory.statements.comparison import StatementRelation, TextFeatures, compare_parsed, parse_pair
+from mama_structs.memory.statements.screening import may_be_related, may_disagree
 
 SAVES = Path(__file__).parents[2] / "data" / "recall" / "saves.jsonl"
 PAIRS = [json.loads(line) for line in SAVES.read_text(encoding="utf-8").splitlines()]
@@ -56,3 +56,32 @@ def test_excluded_pair_is_not_parsed():
         may_be_related(f"Harbour {number} closes for storms in the winter.", "Rye grows on poor soils, too.")
 
     assert before == parser._parse.cache_info().misses
+
+
+@pytest.mark.parametrize("lang", sorted({pair["lang"] for pair in PAIRS}))
+def test_no_pair_with_conflicting_features_is_excluded(lang):
+    """The features are those of whole texts on the same subject."""
+    pairs = [pair for pair in PAIRS if pair["lang"] == lang]
+    texts = [text for pair in pairs for text in (pair["older"], pair["newer"])]
+    several = [" ".join(some) for some in zip(texts, texts[1:], texts[3:], strict=False)]
+    asked = [(pair["newer"], pair["older"]) for pair in pairs] + [(pair["older"], pair["newer"]) for pair in pairs]
+    asked += product(texts[:40], texts[:40])
+    asked += pairwise(several)
+
+    assert [] == [pair for pair in asked if has_conflicting_features(*pair) and not may_disagree(*pair)]
+
+
+def has_conflicting_features(newer, older):
+    new, old = (one.whole for one in parse_pair(newer, older))
+    if new is None or old is None or new.lexicon is not old.lexicon:
+        return False
+    features = TextFeatures.between(new, old, numbers_of_reasoning=frozenset())
+    return features.is_replacement or features.is_contradiction(is_same_decision_topic=False, is_reworded=False)
+
+
+def test_similar_texts_without_conflicting_features_are_excluded():
+    """Both texts may have one subject, but less than half of the words are equal and no word states a change."""
+    newer = "The gateway caches answers of the billing service for an hour, and logs each slow request."
+    older = "The gateway signs its calls for each client with a private key."
+
+    assert not may_disagree(newer, older)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -18,12 +20,15 @@ from pathlib import Path
 import attrs
 import pytest
 from memory_helpers import SMALL, OpenedDirectory, PlainEngines
+from tree_helpers import tree_of
 
 import mama_structs
 from mama_structs import Filter, MemorySettings, Session, Settings, admin
+from mama_structs._internal import caches
 from mama_structs.errors import InvalidArgument, MemoryNotFound
 from mama_structs.memory.engines.local.erasure import JOURNAL_HELD_MESSAGE, VIEWS_HELD_MESSAGE
 from mama_structs.memory.engines.local.views.snapshots import LOCK_FILE, SnapshotStore
+from mama_structs.memory.statements import parser
 from mama_structs.memory.upkeep.erasure import EraseRequest
 from mama_structs.refs.conversations.conversation_log import ConversationKey
 from mama_structs.session.backend import CONVERSATION_DAMAGED_MESSAGE, CONVERSATION_OPEN_MESSAGE
@@ -271,6 +276,65 @@ async def test_deletion_requires_ids_and_filter_to_match(tmp_path, engines, meth
         await delete(other)
     assert [] == await place.findings()
     await place.close()
+
+
+async def test_erase_clears_caches_of_parsed_texts(tmp_path):
+    """Detecting a conflict parses both texts, and no cache of the process retains them."""
+    async with Session.open(tmp_path / "agent.mama", embedder=SMALL) as session:
+        await session.memories.save_context("The vault of the harbour opens at 8.")
+        newer = await session.memories.save_context("The vault of the harbour does not open at 8.")
+        before = parser._parse.cache_info().currsize
+        await session.memories.erase([newer.id])
+
+    assert before
+    assert 0 == sum(clear.__self__.cache_info().currsize for clear in caches._clear_functions)
+
+
+def test_every_cache_with_data_of_memories_is_cleared():
+    """Functions with another cache of results: their arguments are no data of memories, or the cache is local."""
+    others = {
+        "_base_powers",
+        "_find_font",
+        "_get_attributes",
+        "_get_instruments",
+        "_get_json_names",
+        "_import_module",
+        "_load_context",
+        "_load_evidence",
+        "_load_grammar",
+        "_load_rules",
+        "_load_asking_words",
+        "_load_first_person_rules",
+        "_load_history_patterns",
+        "_load_model",
+        "_load_prompt",
+        "_load_unrelated",
+        "_log_better_embedder",
+        "_make_class",
+        "_make_gzip_bomb",
+        "_mappings",
+        "_max_note_chars_for_digits",
+        "_normalize_name",
+        "_parse_header",
+        "_type_mask",
+        "_without_finalizer",
+        "expected_maximum",
+        "load_english_encoder",
+        "load_lexicon",
+        "load_vocabulary",
+        "read_version",
+        "terms_of",
+    }
+    cached = {
+        node.name
+        for file in Path(mama_structs.__file__).parent.rglob("*.py")
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.FunctionDef) and node.args.args
+        for decorator in node.decorator_list
+        if re.match(r"functools\.(cache|lru_cache)\b", ast.unparse(decorator))
+    }
+
+    assert others == cached, "use `cache_by_text` for data of memories"
 
 
 @pytest.mark.parametrize("engines", [lambda: None, PlainEngines], ids=["embedded", "plain"])

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from mama_structs._internal.refcount import RefCountedRegistry
+from mama_structs._internal.caches import RefCountedRegistry
 
 
 def test_join_creates_once_and_last_leave_returns_value():

@@ -1,15 +1,23 @@
-"""Reference-counted values: the first user of a key creates its value, and the last user releases it."""
+"""
+Shared values and cached results.
+
+Values with reference counts: the first user of a key creates its value, and the last user releases it. Caches of
+functions of texts and values: erasing memories clears them, because they contain data of memories.
+"""
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Final, Generic, ParamSpec, TypeVar, cast
 
 import attrs
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @attrs.define(eq=False)
@@ -66,3 +74,27 @@ class RefCountedRegistry(Generic[K, V]):
     def reset(self) -> None:
         """Discard all entries. A forked child calls this, because the open values belong to its parent."""
         self.__init__()  # type: ignore[misc]  # in place, because modules hold a reference to this object
+
+
+_clear_functions: Final[list[Callable[[], None]]] = []
+
+
+def cache_by_text(max_entries: int, *, typed: bool = False) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """
+    Return a decorator that caches the results of the most recent calls of a function of texts or other stored values.
+
+    If *typed*, equal arguments of different types have results of their own.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        cached = functools.lru_cache(max_entries, typed)(function)
+        _clear_functions.append(cached.cache_clear)
+        return cast("Callable[P, T]", cached)
+
+    return decorate
+
+
+def clear_text_caches() -> None:
+    """Remove all texts from the caches of this process."""
+    for clear in _clear_functions:
+        clear()
