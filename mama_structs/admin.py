@@ -260,7 +260,8 @@ async def rebuild(
     """
     Rebuild all indexes from the journal; meanwhile searches use the old ones.
 
-    The current journal is accepted as complete: `check` no longer reports that it lost changes.
+    The current journal is accepted as complete: `check` no longer reports that it lost changes. Stored texts that no
+    memory uses are erased.
 
     Args:
         store: A location, or an open session.

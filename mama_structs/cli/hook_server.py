@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import os
 import socket
 import time
@@ -57,6 +58,8 @@ def main() -> None:
     """Serve the store in the working directory, unless another helper does."""
     if not _acquire_directory():
         return
+    # Nearly all objects that the imports create stay alive. Looking for garbage among them delays the first answer.
+    gc.disable()
     os.umask(0o077)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(SOCKET_NAME)  # noqa: PTH108 - left by a killed helper
@@ -149,6 +152,7 @@ class HookServer:
             async with turn:
                 answer = f"{{}}\n{wrong}\n".encode() if wrong else await self._answer_request(request)
                 told = None if wrong else self._recall_log
+            gc.enable()
             # The agent did not receive the text, so clear the log: the next request recalls it again.
             if not await send_answer(writer, answer) and told is not None:
                 told.clear()

@@ -163,6 +163,20 @@ async def test_session_start_does_not_search(helper, monkeypatch):
         assert "alerts are not" in str(await asked(helper, **began))
 
 
+async def test_helper_collects_garbage_after_its_first_answer(helper, store, monkeypatch):
+    """`main` disables garbage collection, so that the imports for the first answer are fast."""
+    monkeypatch.chdir(store)
+    gc.disable()
+    try:
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(client.SOCKET_NAME)
+            listening.listen()
+            await served(helper, listening, b"default\x002000\0{}")
+        assert gc.isenabled()
+    finally:
+        gc.enable()
+
+
 async def test_undelivered_answer_is_recalled_again(helper, store, monkeypatch):
     """If the hook gave up, the next prompt of its conversation gets the facts."""
     monkeypatch.chdir(store)

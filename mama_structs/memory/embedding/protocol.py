@@ -333,7 +333,13 @@ def pair_cosines(first: NDArray[FloatT], second: NDArray[FloatT], shared_dimensi
     return cosines
 
 
-def cosine_table(first: NDArray[FloatT], second: NDArray[FloatT], shared_dimensions: int) -> NDArray[FloatT]:
+def cosine_table(
+    first: NDArray[FloatT],
+    second: NDArray[FloatT],
+    shared_dimensions: int,
+    *,
+    norms: tuple[NDArray[FloatT] | None, NDArray[FloatT] | None] = (None, None),
+) -> NDArray[FloatT]:
     """
     Return the cosines of all pairs of unit vectors, as `pair_cosines` does.
 
@@ -341,6 +347,7 @@ def cosine_table(first: NDArray[FloatT], second: NDArray[FloatT], shared_dimensi
         first: Floating-point numbers, of shape (n, dimensions).
         second: Vectors of the same type, of shape (m, dimensions).
         shared_dimensions: The number of leading dimensions that all texts have in common.
+        norms: The `shared_norms` of both, or None where they are not known.
 
     Returns:
         An array of the same type, of shape (n, m). A vector of zeros has the cosine 0 to any other.
@@ -349,8 +356,11 @@ def cosine_table(first: NDArray[FloatT], second: NDArray[FloatT], shared_dimensi
     cosines: NDArray[FloatT] = first @ second.T
     is_mixed = has_rest(first, shared_dimensions)[:, np.newaxis] != has_rest(second, shared_dimensions)
     if is_mixed.any():
-        norms = [shared_norms(side, shared_dimensions) for side in (first, second)]
-        np.divide(cosines, np.multiply.outer(*norms), out=cosines, where=is_mixed)
+        both = [
+            shared_norms(side, shared_dimensions) if known is None else known
+            for side, known in zip((first, second), norms, strict=True)
+        ]
+        np.divide(cosines, np.multiply.outer(*both), out=cosines, where=is_mixed)
     return cosines
 
 

@@ -195,7 +195,8 @@ class _FoldedResults:
 
     def _read(self, nodes: Sequence[int]) -> None:
         new = [node for node in dict.fromkeys(nodes) if node not in self._memories]
-        self._memories.update(zip(new, self._reader.get(new), strict=True) if new else ())
+        get = self._reader.get if self._request.needs_history else self._reader.get_stored
+        self._memories.update(zip(new, get(new), strict=True) if new else ())
 
     def _supersession_state(self, successor: int | None) -> Hashable:
         """Return a value that is equal for successors that are duplicates of each other."""

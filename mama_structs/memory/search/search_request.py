@@ -88,6 +88,8 @@ class SearchRequest(SearchQuery):
     now: datetime
     calibration: Calibration
     """Maps arrays of the embedder's cosines to similarities from 0 to 1."""
+    needs_history: bool = True
+    """Whether the hits need all former versions of records."""
 
     @cached_property
     def terms(self) -> Mapping[str, float]:

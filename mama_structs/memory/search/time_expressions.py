@@ -380,16 +380,12 @@ class _Rule:
 
 @attrs.frozen
 class _Grammar:
-    """The compiled time vocabulary of a language."""
+    """The part of a language's time vocabulary that every query needs."""
 
     language: str
     vocabulary: QueryVocabulary
-    rules: tuple[_Rule, ...]
     time_words: frozenset[str]
     prefilter: re.Pattern[str] | None
-    evidence: re.Pattern[str] | None
-    """Pattern of time words that no other language has."""
-    context: Mapping[str, re.Pattern[str] | None]
     roles: Mapping[str, str]
     """Roles of the words before, after and between time expressions."""
 
@@ -414,7 +410,21 @@ _CONTEXT_PATTERNS: Final = ("part_before", "part_after", "before", "after", "joi
 @functools.cache
 def _load_grammar(language: str) -> _Grammar:
     vocabulary = load_vocabulary(language)
-    rules = [
+    roles = vocabulary.data.get("context", {}).get("roles", {})
+    return _Grammar(
+        language,
+        vocabulary,
+        vocabulary.expand_words("time_words"),
+        vocabulary.compile("prefilter"),
+        {fold_accents(word): role for role, words in roles.items() for word in words},
+    )
+
+
+# Most queries name no time, so these patterns are compiled for the first query of the language that may name one.
+@functools.cache
+def _load_rules(language: str) -> tuple[_Rule, ...]:
+    vocabulary = load_vocabulary(language)
+    return tuple(
         _Rule(
             vocabulary.compile_folded(pattern),
             _RULE_FUNCTIONS[entry["rule"]],
@@ -422,18 +432,20 @@ def _load_grammar(language: str) -> _Grammar:
         )
         for entry in vocabulary.data.get("rules", ())
         for pattern in entry["patterns"]
-    ]
-    context = vocabulary.data.get("context", {})
-    return _Grammar(
-        language,
-        vocabulary,
-        tuple(rules),
-        vocabulary.expand_words("time_words"),
-        vocabulary.compile("prefilter"),
-        vocabulary.compile("evidence"),
-        {name: vocabulary.compile("context", name) for name in _CONTEXT_PATTERNS},
-        {fold_accents(word): role for role, words in context.get("roles", {}).items() for word in words},
     )
+
+
+@functools.cache
+def _load_evidence(language: str) -> re.Pattern[str] | None:
+    """Return the pattern of time words that no other language has."""
+    return load_vocabulary(language).compile("evidence")
+
+
+@functools.cache
+def _load_context(language: str) -> Mapping[str, re.Pattern[str] | None]:
+    """Return the patterns of the words around a time expression."""
+    vocabulary = load_vocabulary(language)
+    return {name: vocabulary.compile("context", name) for name in _CONTEXT_PATTERNS}
 
 
 # Scripts of the languages that are recognised by their script. English rules apply to every text.
@@ -462,7 +474,8 @@ def _find_grammars(text: str) -> list[_Grammar]:
         grammar = _load_grammar(language)
         if not grammar.may_match(text, words):
             continue
-        if grammar.evidence is not None and not grammar.evidence.search(text):
+        evidence = _load_evidence(language)
+        if evidence is not None and not evidence.search(text):
             # Only words that other languages share, for example French "hier", which is "here" in German.
             detected = detect_language(text) if detected is None else detected
             if detected != language:
@@ -474,7 +487,7 @@ def _find_grammars(text: str) -> list[_Grammar]:
 def find_time_expressions(text: str, now: datetime) -> Iterator[TimeExpression]:
     """Yield all time expressions of *text*, ordered by language and rule."""
     for grammar in _find_grammars(text):
-        for rule in grammar.rules:
+        for rule in _load_rules(grammar.language):
             for found in rule.find(text, now, grammar.vocabulary):
                 yield attrs.evolve(found, language=grammar.language)
 
@@ -554,13 +567,13 @@ def _find_non_overlapping(text: str, now: datetime) -> list[TimeExpression]:
 
 def _match_before(text: str, one: TimeExpression, name: str) -> Match | None:
     """Match a context pattern that ends where the expression starts."""
-    pattern = _load_grammar(one.language).context[name]
+    pattern = _load_context(one.language)[name]
     return pattern.search(text[max(0, one.start - _LEFT_CONTEXT_CHARS) : one.start]) if pattern else None
 
 
 def _match_after(text: str, one: TimeExpression, name: str, end: int | None = None) -> Match | None:
     """Match a context pattern that starts at *end*, by default where the expression ends."""
-    pattern = _load_grammar(one.language).context[name]
+    pattern = _load_context(one.language)[name]
     return pattern.match(text, one.end if end is None else end) if pattern else None
 
 
@@ -598,7 +611,7 @@ def _range_period(text: str, one: TimeExpression, other: TimeExpression | None) 
     if other is None or not one.strength or not other.strength:
         return None
     grammar = _load_grammar(one.language)
-    pattern = grammar.context["join"]
+    pattern = _load_context(one.language)["join"]
     join = pattern.fullmatch(text, one.end, other.start) if pattern else None
     if join is None:
         return None

@@ -13,7 +13,7 @@ from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.graph.results import ErasureReport, JsonlImport
 from mama_structs.memory.records import record_plans
-from mama_structs.memory.records.record_notes import complete_index
+from mama_structs.memory.records.record_notes import complete_index, remove_stale_entries
 from mama_structs.memory.types.engine import ProgressCallback
 from mama_structs.memory.types.model import MaintenanceReport, from_milliseconds, to_milliseconds
 from mama_structs.memory.types.requests import check_file, check_progress
@@ -62,7 +62,8 @@ async def rebuild(shared: NamespaceServices, progress: ProgressCallback | None) 
     """Rebuild all indexes, and return a line for each damaged row; see `mama_structs.admin.rebuild`."""
     shared.check()
     damaged = await shared.engine.rebuild(progress)
-    await complete_index(shared, is_damaged=True)
+    await complete_index(shared)
+    await remove_stale_entries(shared)
     return damaged
 
 

@@ -10,6 +10,7 @@ tuned on the retrieval sample (benchmarks/retrieval.py).
 from __future__ import annotations
 
 import enum
+import functools
 import re
 import unicodedata
 from collections import Counter
@@ -74,19 +75,32 @@ _UNSPACED_SCRIPT_CHARS: Final = (
     "\u3105-\u312f\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _IDEOGRAPH_PATTERN: Final = re.compile("[\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
-# Combining marks, which `\w` does not match. Punctuation that ends sentences is not included.
-_COMBINING_MARKS: Final = "\u200d" + "".join(
-    sign for sign in map(chr, range(0x300, 0xE00)) if unicodedata.category(sign).startswith("M")
-)
-_LETTER_REGEX: Final = rf"[^\W{_HANGUL_CHARS}{_UNSPACED_SCRIPT_CHARS}]"
-_LETTER_RUN_REGEX: Final = rf"(?:{_LETTER_REGEX}[{_COMBINING_MARKS}]*)+"
-# Hangul and ideographs may directly precede or follow the number, for example as the name of a currency.
-_NUMBER_REGEX: Final = rf"(?<!{_LETTER_REGEX})(?<!,)[0-9]{{1,3}}(?:,[0-9]{{3}})+(?!{_LETTER_REGEX})"
 
-_TOKEN_PATTERN: Final = re.compile(
-    rf"(?P<number>{_NUMBER_REGEX})|(?P<hangul>[{_HANGUL_CHARS}]+)|(?P<dense>[{_UNSPACED_SCRIPT_CHARS}]+)|(?P<latin>{_LETTER_RUN_REGEX}(?:[-.'\u2019]{_LETTER_RUN_REGEX})*)"
-)
-_ASCII_TOKEN_PATTERN: Final = re.compile(rf"{_NUMBER_REGEX}|\w+(?:[-.']\w+)*", re.ASCII)
+
+def _number_regex(letter: str) -> str:
+    """Return the regular expression of a number with separators that is not part of a word of *letter*."""
+    return rf"(?<!{letter})(?<!,)[0-9]{{1,3}}(?:,[0-9]{{3}})+(?!{letter})"
+
+
+_ASCII_TOKEN_PATTERN: Final = re.compile(_number_regex(r"\w") + r"|\w+(?:[-.']\w+)*", re.ASCII)
+
+
+@functools.cache
+def _load_token_pattern() -> re.Pattern[str]:
+    """Return the pattern of tokens in a text that is not ASCII. It is large, so it is compiled at its first use."""
+    # Combining marks, which `\w` does not match. Punctuation that ends sentences is not included.
+    marks = "\u200d" + "".join(
+        sign for sign in map(chr, range(0x300, 0xE00)) if unicodedata.category(sign).startswith("M")
+    )
+    # Hangul and ideographs may directly precede or follow a number, for example as the name of a currency.
+    letter = rf"[^\W{_HANGUL_CHARS}{_UNSPACED_SCRIPT_CHARS}]"
+    letters = rf"(?:{letter}[{marks}]*)+"
+    return re.compile(
+        rf"(?P<number>{_number_regex(letter)})|(?P<hangul>[{_HANGUL_CHARS}]+)|(?P<dense>[{_UNSPACED_SCRIPT_CHARS}]+)"
+        rf"|(?P<latin>{letters}(?:[-.'\u2019]{letters})*)"
+    )
+
+
 _IDENTIFIER_SEPARATOR_PATTERN: Final = re.compile(r"[-._']+")
 _CAMEL_CASE_PATTERN: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 # Suffixes that the stemmer may change (https://snowballstem.org/algorithms/english). Other words are not stemmed.
@@ -456,7 +470,7 @@ def _extract_terms(text: str) -> Iterator[tuple[str, _TermKind]]:
             yield from _latin_terms(token[:_MAX_TERM_CHARS])
         return
     end, number, latin = -1, "", False
-    for match in _TOKEN_PATTERN.finditer(_normalize_bounded(text)):
+    for match in _load_token_pattern().finditer(_normalize_bounded(text)):
         token = match[0]
         attached = match.start() == end
         end = match.end()
