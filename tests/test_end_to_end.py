@@ -211,7 +211,7 @@ FAULTS = {
     "a connection cut in the body": (Fault.cut_off(), "", "unreachable"),
     "a hung answer": (Fault.hung(), "No answer within 1 s", "timeout"),
     "an answer that is too late": (Fault.delayed(2.0), "No answer within 1 s", "timeout"),
-    "a gzip bomb": (Fault.gzip_bomb(), "larger than", "too_large"),
+    "a gzip bomb": (Fault.gzip_bomb(size=20_000_000), "larger than", "too_large"),
     "an oversized body": (Fault.oversized(), "larger than", "too_large"),
     "truncated JSON": (Fault.truncated(), "$", "malformed"),
     "invalid UTF-8": (Fault.invalid_utf8(), "$", "malformed"),

@@ -2,7 +2,6 @@
 
 import ast
 import collections
-import functools
 import importlib
 import inspect
 import pkgutil
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from row_helpers import every_row
+from tree_helpers import tree_of
 
 import mama_structs
 
@@ -23,12 +23,6 @@ MODULES = sorted(
     for module in pkgutil.walk_packages([str(ROOT)], "mama_structs.")
     if not module.name.endswith("__main__")
 )
-
-
-@functools.cache
-def tree_of(file):
-    """Return the syntax tree of a file. It is cached, because several tests read all files."""
-    return ast.parse(file.read_text())
 
 
 def python(code):

@@ -9,6 +9,7 @@ import sys
 import tomllib
 
 import pytest
+from hypothesis import settings
 
 from mama_structs.cli.main import main
 
@@ -100,13 +101,19 @@ def test_tests_in_pages_pass(docs, page, tmp_path):
     (tmp_path / "pytest.ini").write_text(
         "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n"
     )
+    # The same few examples in each run, as in our own property tests.
+    (tmp_path / "conftest.py").write_text(
+        "from hypothesis import settings\n"
+        f"settings.register_profile('page', settings.get_profile('ci'), max_examples={settings.default.max_examples})\n"
+        "settings.load_profile('page')\n"
+    )
     for number, block in enumerate(modules):
         (tmp_path / f"test_block_{number}.py").write_text(block.text)
     tests = sum(len(re.findall(r"^(?:async )?def test_", block.text, re.MULTILINE)) for block in modules)
 
     # With CI set, Hypothesis uses fixed examples and no deadline.
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:langsmith_plugin", str(tmp_path)],
         cwd=tmp_path, env={**os.environ, "CI": "true", "PYTEST_DEBUG_TEMPROOT": str(tmp_path)}, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
 

@@ -184,8 +184,9 @@ async def test_read_all_of_large_content_returns_one_budget_and_remaining_size()
 @pytest.mark.once
 async def test_list_refs_returns_ten_thousand_refs_in_parts():
     desk = Desk()
-    for number in range(9_999):
-        desk.store.observe(f'<ref id="r{number}">{number}</ref>')
+    tags = [f'<ref id="r{number}">{number}</ref>' for number in range(9_999)]
+    for start in range(0, len(tags), 1_000):
+        desk.store.observe("".join(tags[start : start + 1_000]))
     desk.store.observe('<ref id="r5">again</ref>')
     answers = await desk.follow("list_refs")
     ids = [answer_in(row).get("id") for answer in answers for row in answer.text.strip("\n").split("\n")]

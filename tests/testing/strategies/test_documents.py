@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from case_helpers import find_missing_cases
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 
@@ -94,14 +95,13 @@ FEATURES = {
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("name", FEATURES)
-def test_ref_documents_cover_every_feature(name):
-    wanted = settings(
+def test_ref_documents_cover_every_feature():
+    generated = settings(
         max_examples=2_000, phases=[Phase.generate], database=None, derandomize=True,
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
 
-    assert find(ref_documents(), lambda document: bool(FEATURES[name](document)), settings=wanted)
+    assert set() == find_missing_cases(ref_documents(), FEATURES, generated)
 
 
 @given(cut=st.text().flatmap(lambda text: st.tuples(st.just(text), chunkings(text))))
