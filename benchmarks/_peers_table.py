@@ -181,9 +181,22 @@ ROWS: Final[Sequence[tuple[str, Callable[[dict[str, Any]], Any], str, int]]] = (
 )
 
 
-def lines_of(figures: Mapping[str, Any]) -> list[Line]:
+MEASURED_AT_EVERY_SIZE: Final = (
+    "bulk load",
+    "memory of the work",
+    "one save",
+    "open",
+    "recall",
+    "search",
+    "`ef`",
+    "disk",
+)
+"""The beginnings of the labels of the rows that are measured with more memories, too."""
+
+
+def lines_of(figures: Mapping[str, Any], *, every_size: bool = False) -> list[Line]:
     """
-    Return the rows of the table.
+    Return the rows of the table: all, or only the ones that are measured at every size.
 
     Rows about searches with words contain only the peers whose search uses words.
     """
@@ -196,6 +209,7 @@ def lines_of(figures: Mapping[str, Any]) -> list[Line]:
             better,
         )
         for label, of, show, better in ROWS
+        if not every_size or label.startswith(MEASURED_AT_EVERY_SIZE)
     ]
 
 
@@ -222,10 +236,12 @@ def _generated(written: Mapping[str, Any]) -> Iterator[str]:
     )
     yield "Another machine gives other figures; the ratios carry further."
     yield ""
-    yield "| | " + " | ".join(PEERS[name].title for name in figures["peers"]) + " |"
-    yield "| --- |" + " ---: |" * len(figures["peers"])
-    for line in lines:
-        yield f"| {line.label} | " + " | ".join(line.cells) + " |"
+    yield from _table(figures, lines)
+    for larger in figures.get("larger", ()):
+        yield ""
+        yield f"In a second run on {larger['date']}, with {larger['sizes']['memories']:,} memories, without the questions:"
+        yield ""
+        yield from _table(larger, lines_of(larger, every_size=True))
     yield ""
     yield "## Where others are better"
     yield ""
@@ -243,11 +259,19 @@ def _generated(written: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield "| | why |"
     yield "| --- | --- |"
-    for name, why in figures["missing"].items():
-        yield f"| {PEERS[name].title} | {why} |"
+    for run in (figures, *figures.get("larger", ())):
+        for name, why in run["missing"].items():
+            yield f"| {PEERS[name].title} | {why} |"
     for title, why in NOT_RUN.items():
         yield f"| {title} | {why} |"
     yield ""
+
+
+def _table(figures: Mapping[str, Any], lines: Iterable[Line]) -> Iterator[str]:
+    yield "| | " + " | ".join(PEERS[name].title for name in figures["peers"]) + " |"
+    yield "| --- |" + " ---: |" * len(figures["peers"])
+    for line in lines:
+        yield f"| {line.label} | " + " | ".join(line.cells) + " |"
 
 
 def _unsafe(peers: Mapping[str, Any], name: str) -> str:

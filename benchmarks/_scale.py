@@ -278,7 +278,11 @@ class LookupEmbedder:
 
 
 class Ours:
-    """A session whose memory settings are *settings*. All other settings have their defaults."""
+    """
+    A session whose memory settings are *settings*. All other settings have their defaults.
+
+    With the setting *bulk_linking*, `bulk` uses a session with this value of *linking*.
+    """
 
     def __init__(self, rows: Rows, settings: dict[str, Any]) -> None:
         from mama_structs import Session  # noqa: PLC0415 - not in Chroma's environment
@@ -287,11 +291,13 @@ class Ours:
         self.rows, self.embedder = rows, LookupEmbedder(rows)
         # On a server, each store has its own namespace.
         self.url = settings.pop("url", None)
-        self.made = lambda store: Session.open(
+        bulk_linking = settings.pop("bulk_linking", None)
+        self.bulk_settings = {} if bulk_linking is None else {"linking": bulk_linking}
+        self.made = lambda store, **others: Session.open(
             self.url or store,
             namespace=store.name if self.url else "default",
             embedder=self.embedder,
-            settings=Settings(memory=MemorySettings(**settings)),
+            settings=Settings(memory=MemorySettings(**settings | others)),
         )
         self.runner = asyncio.Runner()
         with tempfile.TemporaryDirectory() as folder:
@@ -301,8 +307,9 @@ class Ours:
             self.search(0, 1)
             self.close()
 
-    def open(self, store: Path) -> None:
-        self.session = self.runner.run(self.made(store).__aenter__())
+    def open(self, store: Path, **others: Any) -> None:
+        self.store = store
+        self.session = self.runner.run(self.made(store, **others).__aenter__())
         self.runner.run(self.session.memories.count())
 
     def record(self, at: int) -> dict[str, Any]:
@@ -311,9 +318,15 @@ class Ours:
         return {"type": "context", "content": rows.texts[at], "topic": rows.topics[at], "created_at": moment}
 
     def bulk(self, start: int, stop: int) -> None:
+        if self.bulk_settings:
+            self.close()
+            self.open(self.store, **self.bulk_settings)
         for at in range(start, stop, BATCH_SIZES["ours"]):
             end = min(at + BATCH_SIZES["ours"], stop)
             self.runner.run(self.session.memories.save_many([self.record(number) for number in range(at, end)]))
+        if self.bulk_settings:
+            self.close()
+            self.open(self.store)
 
     def wait_until_idle(self) -> None:
         """Wait until the vector graph and the word index are up to date."""
@@ -322,6 +335,8 @@ class Ours:
             self.runner.run(engine.wait_until_idle())
             if self.url is None:
                 engine._views.vectors.wait_until_idle(3_600.0)  # noqa: SLF001 - measured
+            elif hasattr(engine, "index"):
+                self.runner.run(engine.index.wait_until_idle())
             return
         # An older revision (--against) has different names for these methods.
         self.runner.run(engine.settled())

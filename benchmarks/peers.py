@@ -44,6 +44,8 @@ RECALL: Final = 0.99
 TUNING: Final = 100
 """The number of questions on which `ef` is chosen. These questions are not measured."""
 PATIENCE: Final = 30.0
+MAX_LARGER_SECONDS: Final = 240
+"""Peers that would take longer are left out of the larger runs."""
 """The maximum seconds to wait for some saves before a peer is killed."""
 FLUSHES: Final = "trace=fsync,fdatasync,msync,sync_file_range"
 
@@ -400,7 +402,9 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="a tiny run of ours and NumPy that only shows that it works"
     )
-    parser.add_argument("--memories", type=int, default=5_000, help="how many are loaded (%(default)s)")
+    parser.add_argument(
+        "--memories", type=int, nargs="+", default=[5_000, 50_000], help="loaded in each run, ascending (%(default)s)"
+    )
     parser.add_argument("--only", nargs="+", choices=[*PEERS], default=[*PEERS], help="some of the peers")
     parser.add_argument("--as-installed", action="store_true", help="do not look for newer versions of the peers")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for the JSON (%(default)s)")
@@ -416,18 +420,56 @@ def main() -> None:
         return
     names = ["ours", "numpy"] if given.quick else given.only
     sizes = (
-        Sizes(60, 6, 6, 3, 5, 1, 0, 40, 0) if given.quick else Sizes(given.memories, 200, 200, 50, 100, 5, 3, 10**6, 20)
+        Sizes(60, 6, 6, 3, 5, 1, 0, 40, 0)
+        if given.quick
+        else Sizes(min(given.memories), 200, 200, 50, 100, 5, 3, 10**6, 20)
     )
     rivals, missing = environments(names, quick=given.quick, install=not given.as_installed)
     with tempfile.TemporaryDirectory() as scratch:
         figures = run(sizes, rivals, Path(scratch), quick=given.quick)
-        figures["missing"] |= missing
-    table = [[one.label, *one.cells] for one in lines_of(figures)]
-    titles = [PEERS[name].title for name in figures["peers"]]
-    report("peers", f"{sizes.memories:,} memories", ("what", *titles), table, figures=figures, folder=given.results)
+    figures["missing"] |= missing
+    figures["larger"] = []
+    for memories in () if given.quick else sorted(given.memories)[1:]:
+        with tempfile.TemporaryDirectory() as scratch:
+            figures["larger"].append(run_larger(sizes, memories, figures["peers"], rivals, Path(scratch)))
+    for one in (*figures["larger"], figures):
+        table = [[line.label, *line.cells] for line in lines_of(one, every_size=one is not figures)]
+        titles = [PEERS[name].title for name in one["peers"]]
+        heading = f"{one['sizes']['memories']:,} memories"
+        report("peers", heading, ("what", *titles), table, figures=figures, folder=given.results)
     if given.write:
         shutil.copy(given.results / "peers.json", FIGURES)
         write_page()
+
+
+def run_larger(
+    sizes: Sizes, memories: int, smaller: Mapping[str, Any], rivals: Mapping[str, Rival], scratch: Path
+) -> dict[str, Any]:
+    """Load, search, save and open with more memories, in the peers that would not take too long."""
+    growth = memories / sizes.memories
+    missing, chosen = {}, {}
+    for name, own in smaller.items():
+        searching = (sizes.searches + TUNING) * own["nearest"]["median"] * growth
+        seconds = memories / own["bulk"] + searching
+        if name != "ours" and seconds > MAX_LARGER_SECONDS:
+            missing[name] = (
+                f"would take {seconds / 60:.0f} minutes at {memories:,}, if linear in the number of memories"
+            )
+        else:
+            chosen[name] = rivals[name]
+    larger = sizes._replace(memories=memories)
+    figures: dict[str, dict[str, Any]] = {name: {} for name in chosen}
+    corpus, stores = scratch / "corpus", scratch / "stores"
+    corpus.mkdir()
+    stores.mkdir()
+    make_corpus(CorpusSizes(memories, sizes.saves, sizes.searches, sizes.turn, 0), corpus, quick=True)
+    missing |= loaded(larger, chosen, corpus, stores, figures)
+    return {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "sizes": larger._asdict(),
+        "peers": {name: figures[name] for name in figures if name not in missing},
+        "missing": missing,
+    }
 
 
 def write_page() -> None:

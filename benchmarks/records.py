@@ -1,10 +1,17 @@
-"""Compare records with LangGraph's SQLite store and with a plain SQLite table: put, get, list, find by value."""
+"""
+Compare records with LangGraph's stores and with a plain SQLite table: put, get, list, find by value.
+
+``--server`` measures on a PostgreSQL server, which the script starts, beside LangGraph's `AsyncPostgresStore`. The
+processor time is that of the client.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import sqlite3
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from _common import MILLI, arguments, report
+from _postgres import database, run_server
 
 from mama_structs import HashEmbedder
 from mama_structs.sync import Session
@@ -130,6 +138,58 @@ class LangGraph:
         return found
 
 
+class LangGraphServer(LangGraph):
+    """LangGraph's `AsyncPostgresStore`, without an index of vectors."""
+
+    def __init__(self, store: Any, run: Callable[[Any], Any]) -> None:
+        super().__init__(store)
+        self._run = run
+
+    def put(self, items: Sequence[Item]) -> object:
+        """Implements `Store.put`."""
+        from langgraph.store.base import PutOp  # noqa: PLC0415 - optional
+
+        return self._run(self._store.abatch([PutOp((LABEL,), key, value) for key, value in items]))
+
+    def get(self, key: str) -> object:
+        """Implements `Store.get`."""
+        return self._run(self._store.aget((LABEL,), key))
+
+    def list(self, limit: int) -> Sequence[object]:
+        """Implements `Store.list`."""
+        found: Sequence[object] = self._run(self._store.asearch((LABEL,), limit=limit))
+        return found
+
+    def find(self, where: dict[str, Any]) -> Sequence[object]:
+        """Implements `Store.find`."""
+        found: Sequence[object] = self._run(self._store.asearch((LABEL,), filter=where, limit=1_000_000))
+        return found
+
+
+@contextlib.contextmanager
+def open_server_stores() -> Iterator[dict[str, Store]]:
+    """Yield the stores on a server by name, each in its own database."""
+    from langgraph.store.postgres import AsyncPostgresStore  # noqa: PLC0415 - optional
+
+    with contextlib.ExitStack() as opened:
+        url = opened.enter_context(run_server())
+        runner = opened.enter_context(asyncio.Runner())
+        names = ("ours", "ours, with text", "langgraph")
+        urls = {name: database(url, f"mama_structs_benchmark_{at}") for at, name in enumerate(names)}
+        stores: dict[str, Store] = {
+            name: Records(
+                opened.enter_context(Session.open(urls[name], embedder=HashEmbedder())), text=name.endswith("text")
+            )
+            for name in names[:2]
+        }
+        context = AsyncPostgresStore.from_conn_string(urls["langgraph"])
+        store = runner.run(context.__aenter__())
+        opened.callback(lambda: runner.run(context.__aexit__(None, None, None)))
+        runner.run(store.setup())
+        stores["langgraph"] = LangGraphServer(store, runner.run)
+        yield stores
+
+
 @contextlib.contextmanager
 def open_stores(folder: Path) -> Iterator[dict[str, Store]]:
     """Yield the stores by name. LangGraph's is left out if it is not installed."""
@@ -177,6 +237,8 @@ def timed(run: Callable[[], object]) -> tuple[float, float]:
 
 def main() -> None:
     """Measure each operation on all stores in turn, and print the medians."""
+    is_server = "--server" in sys.argv
+    sys.argv = [one for one in sys.argv if one != "--server"]
     given = arguments(__doc__ or "")
     count, rounds = (400, 3) if given.quick else (20_000, 30)
     items = make_items(count)
@@ -189,9 +251,13 @@ def main() -> None:
         f"find {MATCHING}": lambda store, _: store.find({"user": "u7"}),
     }
     seconds: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    with tempfile.TemporaryDirectory() as folder, open_stores(Path(folder)) as stores:
-        for start in range(0, count, BATCH):
-            for name, store in stores.items():
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        open_server_stores() if is_server else open_stores(Path(folder)) as stores,
+    ):
+        # The store with text is the last one, because it builds an index in a thread.
+        for name, store in sorted(stores.items(), key=lambda one: one[0].endswith("text")):
+            for start in range(0, count, BATCH):
                 part = items[start : start + BATCH]
                 used = timed(lambda: store.put(part))  # noqa: B023 - called immediately
                 seconds.setdefault(("put, each", name), []).append((used[0] / len(part), used[1] / len(part)))
@@ -211,8 +277,16 @@ def main() -> None:
         [what, name, *(f"{figures[f'{what}: {name}'][kind] * MILLI:.3f}" for kind in ("wall", "cpu"))]
         for what, name in seconds
     ]
-    title = f"{count:,} records with four values each: median of each call in ms"
-    report("records", title, ["what", "store", "wall", "cpu"], rows, figures=figures, folder=given.results)
+    place = " on a server" if is_server else ""
+    title = f"{count:,} records with four values each{place}: median of each call in ms"
+    report(
+        "records_server" if is_server else "records",
+        title,
+        ["what", "store", "wall", "cpu"],
+        rows,
+        figures=figures,
+        folder=given.results,
+    )
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ same subject and links them; LangGraph's stores a text and its vector. A search 
 words and follows links and supersession; LangGraph's compares vectors with an approximate index. LangGraph has no
 links, so its memories contain each other's keys, and a traversal fetches each level with one query.
 
+Above `MAX_LINKED_BULK` memories, the stores that link are loaded without links, and only their single saves find links.
+
 ``--write`` also puts the tables into docs/internals/performance.md.
 """
 
@@ -40,6 +42,7 @@ from mama_structs._internal.reprs import align_columns
 PAGE_PATH: Final = HERE.parent / "docs" / "internals" / "performance.md"
 BEGIN, END = "<!-- server: begin -->", "<!-- server: end -->"
 LANGGRAPH: Final = ("langgraph-checkpoint-postgres", "psycopg[binary]")
+MAX_LINKED_BULK: Final = 1_000
 BASE: Final = "langgraph"
 """The rival to whose figures the others are compared, if it runs."""
 
@@ -77,11 +80,17 @@ def measured(
     make_corpus(sizes, corpus, quick=quick)
     rows = Rows(corpus)
     truth = nearest(rows, sizes.memories, range(sizes.searches))
+    unlinked = {"bulk_linking": "off"} if sizes.memories > MAX_LINKED_BULK else {}
+    loaded_otherwise = {name for name, rival in rivals.items() if unlinked and is_linked(rival)}
+    rivals = {
+        name: rival._replace(settings=rival.settings | unlinked) if name in loaded_otherwise else rival
+        for name, rival in rivals.items()
+    }
     figures: dict[str, dict[str, Any]] = {name: {} for name in rivals}
     with running(rivals, url, corpus, folder) as (processes, urls):
         for name, process in processes.items():
             bulk = process("bulk", 0, sizes.memories)[0] + process("wait_until_idle")[0]
-            figures[name]["bulk"] = sizes.memories / bulk
+            figures[name]["bulk"] = float("nan") if name in loaded_otherwise else sizes.memories / bulk
             print(name, figures[name], file=sys.stderr) if not quick else None
         # Analyse the tables now. The server's autovacuum would do this within about a minute.
         for one in urls:
@@ -114,6 +123,11 @@ def measured(
     return figures
 
 
+def is_linked(rival: Rival) -> bool:
+    """Return True if a store of this package links its memories automatically."""
+    return rival.kind == "ours" and rival.settings.get("linking") != "off"
+
+
 @contextmanager
 def running(
     rivals: dict[str, Rival], url: str, corpus: Path, folder: Path, what: str = "memories"
@@ -144,7 +158,12 @@ def lines(figures: dict[str, dict[str, Any]]) -> list[list[str]]:
     for what, of, digits in FIGURES:
         base = of(figures[BASE]) if BASE in figures else 0.0
         cells = [(of(own), f"{of(own):,.{digits}f}") for own in figures.values()]
-        rows.append([what, *(f"{cell} ({value / base:.2f})" if base else cell for value, cell in cells)])
+        rows.append(
+            [
+                what,
+                *("" if cell == "nan" else f"{cell} ({value / base:.2f})" if base else cell for value, cell in cells),
+            ]
+        )
     return rows
 
 
