@@ -44,7 +44,7 @@ RECALL: Final = 0.99
 TUNING: Final = 100
 """The number of questions on which `ef` is chosen. These questions are not measured."""
 PATIENCE: Final = 30.0
-MAX_LARGER_SECONDS: Final = 240
+MAX_LARGER_SECONDS: Final = 120
 """Peers that would take longer are left out of the larger runs."""
 """The maximum seconds to wait for some saves before a peer is killed."""
 FLUSHES: Final = "trace=fsync,fdatasync,msync,sync_file_range"
@@ -449,7 +449,8 @@ def run_larger(
     growth = memories / sizes.memories
     missing, chosen = {}, {}
     for name, own in smaller.items():
-        searching = (sizes.searches + TUNING) * own["nearest"]["median"] * growth
+        # Searches by vectors and by text, and the tuning.
+        searching = (2 * sizes.searches + TUNING) * own["nearest"]["median"] * growth
         seconds = memories / own["bulk"] + searching
         if name != "ours" and seconds > MAX_LARGER_SECONDS:
             missing[name] = (
