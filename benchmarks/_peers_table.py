@@ -237,7 +237,7 @@ def _generated(written: Mapping[str, Any]) -> Iterator[str]:
     yield "Another machine gives other figures; the ratios carry further."
     yield ""
     yield from _table(figures, lines)
-    for larger in figures.get("larger", ()):
+    for larger in figures["larger"]:
         yield ""
         yield f"In a second run on {larger['date']}, with {larger['sizes']['memories']:,} memories, without the questions:"
         yield ""
@@ -259,7 +259,7 @@ def _generated(written: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield "| | why |"
     yield "| --- | --- |"
-    for run in (figures, *figures.get("larger", ())):
+    for run in (figures, *figures["larger"]):
         for name, why in run["missing"].items():
             yield f"| {PEERS[name].title} | {why} |"
     for title, why in NOT_RUN.items():
