@@ -164,7 +164,7 @@ class _JsonConverter:
         if not isinstance(value, type):
             if callable(getattr(kind, "model_dump", None)):
                 try:
-                    dumped = value.model_dump(mode="json")
+                    dumped = self._dump_pydantic(value)
                 # Host code (the model's own serializers) runs here and may raise any exception.
                 except Exception as cause:
                     if self.replace_invalid and isinstance(fields := unstructure(value), Mapping):
@@ -173,13 +173,19 @@ class _JsonConverter:
                     raise self._no_form(value) from cause
                 return self.write(dumped)
             if callable(getattr(kind, "tolist", None)):
-                return self.write(value.tolist())
+                return self.write(_read_array(value))
             if has_text_form(kind):
                 return str(value)
             fields = _get_public_fields(value)
             if fields is not None:
                 return self._write_mapping(fields)
         raise self._no_form(value)
+
+    def _dump_pydantic(self, value: Any) -> Any:
+        if not is_pydantic_model(type(value)):
+            return value.model_dump(mode="json")
+        # pydantic calls *fallback* for each value that it does not know. Each model configures its aliases.
+        return value.model_dump(mode="json", fallback=self.write, warnings=False)
 
     def _write_mapping(self, items: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
         done: dict[str, Any] = {}
@@ -223,6 +229,32 @@ class _JsonConverter:
         steps = [f"[{step}]" if type(step) is int else f".{step!s:.40}" for step in self.path]
         where = "".join(["$", *(steps if len(steps) <= MAX_PATH_STEPS else [*steps[: MAX_PATH_STEPS - 1], "…"])])
         return MamaStructsError(f"{message}, at {where}", hint=hint)
+
+
+def is_pydantic_model(kind: Any) -> bool:
+    """Return True if a class is a pydantic model."""
+    return callable(getattr(kind, "model_dump", None)) and callable(getattr(kind, "model_json_schema", None))
+
+
+def _read_array(value: Any) -> Any:
+    """Return an array or scalar of numpy, or of a similar package, as Python data. Times become ISO 8601 text."""
+    kind = getattr(getattr(value, "dtype", None), "kind", None)
+    if kind == "M":
+        return _map_items(value.astype(str).tolist(), _shorten_time)
+    if kind == "m":
+        return _map_items(value.astype("m8[us]").tolist(), lambda one: one)
+    listed = value.tolist()
+    # The extended precision of numpy has no Python type.
+    return float(value) if type(listed) is type(value) else listed
+
+
+def _map_items(items: Any, convert: Callable[[Any], Any]) -> Any:
+    return [_map_items(one, convert) for one in items] if isinstance(items, list) else convert(items)
+
+
+def _shorten_time(text: str) -> str | None:
+    """Return an ISO 8601 text without trailing zeros of its fraction, or None for NaT."""
+    return None if text == "NaT" else text.rstrip("0").removesuffix(".") if "." in text else text
 
 
 def _to_public_text(value: Any) -> Any:

@@ -1,8 +1,9 @@
 """
 Repair of a model's arguments if their meaning is unambiguous.
 
-Models write numbers as text, one string instead of a list, JSON text instead of an object, or null for an omitted
-value. Valid values are never changed. Ambiguous values are returned unchanged and then rejected by the validation.
+Models write numbers as text, one string instead of a list, JSON text instead of an object, or null or an empty value
+for an omitted one. Other valid values are never changed. Ambiguous values are returned unchanged and then rejected by
+the validation.
 """
 
 from __future__ import annotations
@@ -10,15 +11,23 @@ from __future__ import annotations
 import difflib
 import enum
 import json
-import math
 import re
 import types
-import typing
-from collections import Counter, abc
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from typing import Annotated, Any, Final, Literal, NamedTuple, NotRequired, Required, Union, get_args, get_origin
+from typing import Any, Final, Literal, Union, get_args, get_origin
 
 from mama_structs.errors import InvalidArgument, repr_short
+from mama_structs.tools.type_hints.conversion import (
+    LIST_TYPES,
+    MAPPING_TYPES,
+    ObjectField,
+    cache_result,
+    convert,
+    get_fields,
+    is_custom,
+    unwrap_type,
+)
 
 # A model may write these words for a missing list, so they are not converted to list items.
 PLACEHOLDER_WORDS: Final = frozenset({"", "null", "none", "nil", "undefined", "n/a", "na", "-"})
@@ -32,30 +41,12 @@ MAX_COMPARED_NAME_CHARS: Final = 1_000
 NAME_SEPARATOR_PATTERN: Final = re.compile(r"[\s_-]+")
 BOOLEAN_WORDS: Final = {"true": True, "false": False}
 ITEM_SEPARATOR_PATTERN: Final = re.compile(r"[,;|]")
-LIST_TYPES: Final = frozenset(
-    {list, tuple, set, frozenset, abc.Collection, abc.Sequence, abc.MutableSequence, abc.Set, abc.MutableSet}
-)
-MAPPING_TYPES: Final = frozenset({dict, abc.Mapping, abc.MutableMapping})
 JSON_CONSTANTS: Final[dict[bool | None, str]] = {None: "null", True: "true", False: "false"}
 
 
 def describe_value(value: object) -> str:
     """Describe a value in an error message for a model. None and bools are spelled as in JSON."""
     return JSON_CONSTANTS[value] if value is None or isinstance(value, bool) else repr_short(value)
-
-
-def convert(value: object, kind: Any) -> Any:
-    """
-    Convert a value to a type without repair.
-
-    Raise ValueError or RecursionError if it is invalid.
-    """
-    import msgspec  # noqa: PLC0415 - already loaded when the tool was created
-
-    if not _is_finite(value):
-        raise ValueError("NaN and the infinities are no JSON")
-    # JSON keys are strings, so *str_keys* converts them for types such as dict[int, ...].
-    return msgspec.convert(value, kind, strict=True, str_keys=True)
 
 
 def is_valid(value: object, kind: Any) -> bool:
@@ -67,14 +58,19 @@ def is_valid(value: object, kind: Any) -> bool:
     return True
 
 
-def _is_finite(value: object) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, dict):
-        return all(map(_is_finite, value.values()))
-    return not isinstance(value, (list, tuple)) or all(map(_is_finite, value))
+def means_default(value: object, kind: Any, *, omits_empty: bool = False) -> bool:
+    """
+    Return True if a value for an optional parameter or field means an omitted one.
+
+    Null, a blank text and an empty list do if they are invalid, or with *omits_empty*. Their containers do not: they
+    may hold what a model wanted to say, such as the ids to delete.
+    """
+    # A strict schema requires all parameters, so a model sends an empty value for a parameter that it does not need.
+    is_empty = not value.strip() if isinstance(value, str) else value is None or value == []
+    return is_empty and (omits_empty or not is_valid(value, kind))
 
 
+@cache_result
 def coerce(value: Any, kind: Any, notes: list[str]) -> Any:
     """
     Repair a value for a type. Return it unchanged if the repair would be ambiguous.
@@ -83,10 +79,15 @@ def coerce(value: Any, kind: Any, notes: list[str]) -> Any:
     """
     if is_valid(value, kind):
         return value
-    kind = _unwrap_type(kind)
+    kind = unwrap_type(kind)
+    fields = None
+    while is_custom(kind) and (fields := get_fields(kind)) is None:
+        kind = unwrap_type(kind.get_repair_type() or kind.json_type)
     origin = get_origin(kind) or kind
     repaired = value
-    if origin in (Union, types.UnionType):
+    if fields is not None:
+        repaired = _coerce_object(value, fields, notes)
+    elif origin in (Union, types.UnionType):
         repaired = _coerce_union(value, get_args(kind), notes)
     elif origin is Literal or (isinstance(origin, type) and issubclass(origin, enum.Enum)):
         repaired = _coerce_choice(value, kind)
@@ -98,7 +99,7 @@ def coerce(value: Any, kind: Any, notes: list[str]) -> Any:
         found = _parse_object(value)
         _, item_kind = get_args(kind) or (Any, Any)
         repaired = value if found is None else {key: coerce(item, item_kind, notes) for key, item in found.items()}
-    elif (fields := _get_fields(origin)) is not None:
+    elif (fields := get_fields(origin)) is not None:
         repaired = _coerce_object(value, fields, notes)
     return repaired
 
@@ -114,7 +115,13 @@ def _coerce_union(value: Any, kinds: Iterable[Any], notes: list[str]) -> Any:
         if is_valid(meaning, kind) and meaning not in meanings:
             meanings.append(meaning)
     notes.extend(tried if not meanings else ())
+    # An object means an object rather than a list of one object.
+    meanings = [one for one in meanings if _get_form(one) is _get_form(value)] or meanings
     return meanings[0] if len(meanings) == 1 else value
+
+
+def _get_form(value: object) -> type | None:
+    return next((form for form in (Mapping, list) if isinstance(value, form)), None)
 
 
 def _coerce_choice(value: Any, kind: Any) -> Any:
@@ -154,7 +161,7 @@ def _coerce_list(value: Any, kind: Any, notes: list[str]) -> Any:
             return value
         return [coerce(item, item_kind, notes) for item, item_kind in zip(found, item_kinds, strict=True)]
     item_kind = item_kinds[0] if item_kinds else Any
-    bare = _unwrap_type(item_kind)
+    bare = unwrap_type(item_kind)
     found = _parse_list(value) if isinstance(value, str) else value
     if bare in (Any, object) or (get_origin(bare) or bare) in LIST_TYPES:
         # Do not wrap a single value if a list of lists is expected, because it is unclear which level it belongs to.
@@ -184,7 +191,7 @@ def _parse_list(text: str) -> Any:
     return None if word.casefold() in PLACEHOLDER_WORDS or is_bracketed or may_be_several else text
 
 
-def _coerce_object(value: Any, fields: Mapping[str, _ObjectField], notes: list[str]) -> Any:
+def _coerce_object(value: Any, fields: Mapping[str, ObjectField], notes: list[str]) -> Any:
     found = _parse_object(value)
     if found is None:
         return value
@@ -194,7 +201,7 @@ def _coerce_object(value: Any, fields: Mapping[str, _ObjectField], notes: list[s
         if field is None:
             _add_name_note(notes, key, fields)
             right[key] = item
-        elif item is not None or field.required or is_valid(None, field.type):
+        elif field.required or not means_default(item, field.type):
             right[key] = coerce(item, field.type, notes)
     return right
 
@@ -291,43 +298,3 @@ def find_similar_name(name: object, names: Iterable[str]) -> str | None:
 def _normalize_name(name: str) -> str:
     # Limit the length: comparing long names is slow, and no parameter has such a name.
     return NAME_SEPARATOR_PATTERN.sub("", name[:MAX_COMPARED_NAME_CHARS]).casefold()
-
-
-# Fields of the classes that tools accept as objects
-
-
-class _ObjectField(NamedTuple):
-    """A field of a class: its type for `msgspec.convert`, and whether it is required."""
-
-    type: Any
-    required: bool
-
-
-def _unwrap_type(kind: Any) -> Any:
-    """Remove `Annotated`, `NewType` and type aliases around a type."""
-    while True:
-        if get_origin(kind) is Annotated:
-            kind = get_args(kind)[0]
-        elif hasattr(kind, "__supertype__"):
-            kind = kind.__supertype__
-        elif type(kind).__name__ == "TypeAliasType":
-            kind = kind.__value__
-        else:
-            return kind
-
-
-def _get_fields(kind: Any) -> dict[str, _ObjectField] | None:
-    """Return a class's fields by JSON name, or None for types without fields."""
-    from msgspec import inspect  # noqa: PLC0415 - already loaded when the tool was created
-
-    found = inspect.type_info(kind) if isinstance(kind, type) else None
-    if not isinstance(found, inspect.StructType | inspect.TypedDictType | inspect.DataclassType):
-        return None
-    hints = typing.get_type_hints(kind, include_extras=True)
-    return {
-        field.encode_name: _ObjectField(_unwrap_required(hints[field.name]), field.required) for field in found.fields
-    }
-
-
-def _unwrap_required(hint: Any) -> Any:
-    return get_args(hint)[0] if get_origin(hint) in (Required, NotRequired) else hint

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import re
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from textwrap import shorten
-from typing import Any, Final
+from typing import Annotated, Any, Final, get_args, get_origin
 
 import attrs
 
+from mama_structs._internal.event_loop import is_model_call
 from mama_structs._internal.introspection import find_layers, find_partial_keywords, get_added_parameters
-from mama_structs._internal.jsonable import has_text_form, to_jsonable
+from mama_structs._internal.jsonable import to_jsonable
 from mama_structs.errors import InvalidArgument, MamaStructsError
-from mama_structs.tools.argument_repair import coerce, convert, describe_value, find_similar_name, fix_names, is_valid
+from mama_structs.tools.argument_repair import coerce, describe_value, find_similar_name, fix_names, means_default
+from mama_structs.tools.type_hints.class_fields import find_typed_keys
+from mama_structs.tools.type_hints.conversion import cached_results, convert
+from mama_structs.tools.type_hints.metadata import is_field_info
+from mama_structs.tools.type_hints.pydantic_models import add_defaults
+from mama_structs.tools.type_hints.translation import TypeTranslator
 
 JSONSchema = dict[str, Any]
 
@@ -48,43 +55,27 @@ CONSTRAINT_PHRASES = {
     "format": "({})",
     "contentEncoding": "in {}",
 }
+# Formats for which an example helps models more than the name.
+FORMAT_NOUNS = {
+    "date-time": "a date and time such as '2026-01-31T12:00:00Z'",
+    "date": "a date such as '2026-01-31'",
+    "time": "a time such as '12:00:00'",
+    "duration": "a duration such as 'PT1H30M'",
+    "path": "a path such as 'notes/plan.md'",
+    "uuid": "a UUID such as '123e4567-e89b-12d3-a456-426614174000'",
+}
+# Formats whose standard excludes texts that the writer writes, such as times without a time zone.
+WRITTEN_FORMATS = {"date-time": "ISO 8601 date and time", "time": "ISO 8601 time", "duration": "ISO 8601 duration"}
 MAX_DESCRIBED_FIELDS = 12
 
 
-def make_schemas(
-    hints: Mapping[str, Any], descriptions: Mapping[str, str]
-) -> tuple[dict[str, JSONSchema], dict[str, JSONSchema]]:
-    """Create the schemas of parameters and the definitions of their recursive types."""
-    # A description in ``msgspec.Meta`` replaces the description in the docstring.
-    try:
-        schemas, components = _from_msgspec(hints.values())
-    except TypeError as cause:
-        raise _make_unsupported_type_error(hints) from cause
-    if components:
-        _reject_text_objects(hints)
-    described = (
-        {"description": descriptions[name], **schema} if name in descriptions else schema
-        for name, schema in zip(hints, schemas, strict=True)
-    )
-    tidied, definitions = _tidy(described, components)
-    return dict(zip(hints, tidied, strict=True)), definitions
-
-
 def make_result_schema(kind: Any) -> JSONSchema:
-    """Return the schema of a type in the form of `to_jsonable`, or ``{}`` if it is unknown."""
-    if callable(getattr(kind, "model_json_schema", None)):
-        schema = kind.model_json_schema(mode="serialization", by_alias=False)
-        components = schema.pop("$defs", {})
-    else:
-        try:
-            (schema,), components = _from_msgspec([kind])
-        except TypeError:
-            return {}
-        texts = {found.__name__ for found in _find_text_classes(kind)} if components else set()
-        components = {
-            name: {"type": "string", "title": component["title"]} if component.get("title") in texts else component
-            for name, component in components.items()
-        }
+    """Return the schema of a type in the form of `to_answer`, or ``{}`` if it is unknown."""
+    translator = TypeTranslator(is_result=True)
+    try:
+        (schema,), components = _make_components([translator.translate(kind)[0]], translator)
+    except (TypeError, InvalidArgument):
+        return {}
     (schema,), definitions = _tidy([schema], components, writing=True)
     if "$ref" in schema:
         schema = {**definitions[schema.pop("$ref").removeprefix(DEFINITION_PREFIX)], **schema}
@@ -97,61 +88,124 @@ def describe_schema(schema: JSONSchema) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def _from_msgspec(kinds: Iterable[Any]) -> tuple[tuple[JSONSchema, ...], dict[str, JSONSchema]]:
+def _translate_hints(hints: Mapping[str, Any], translator: TypeTranslator) -> dict[str, tuple[Any, Any]]:
+    """Return the type and the pydantic default of each parameter."""
+    translated = {}
+    for name, hint in hints.items():
+        try:
+            translated[name] = translator.translate(hint)
+        except InvalidArgument as fault:
+            raise InvalidArgument(f"parameter {name}: {fault.args[0]}", hint=fault.hint) from fault
+    return translated
+
+
+def _make_schemas(
+    kinds: Mapping[str, Any], hints: Mapping[str, Any], translator: TypeTranslator, descriptions: Mapping[str, str]
+) -> tuple[dict[str, JSONSchema], dict[str, JSONSchema]]:
+    """Create the schemas of parameters and the definitions of their recursive types."""
+    # A description in the metadata replaces the description in the docstring.
+    try:
+        schemas, components = _make_components(kinds.values(), translator, [descriptions.get(name) for name in kinds])
+    except TypeError as cause:
+        raise _make_unsupported_type_error(kinds, hints, translator) from cause
+    tidied, definitions = _tidy(schemas, components)
+    return dict(zip(kinds, tidied, strict=True)), definitions
+
+
+def _make_components(
+    kinds: Iterable[Any], translator: TypeTranslator, descriptions: Sequence[str | None] = ()
+) -> tuple[list[JSONSchema], dict[str, JSONSchema]]:
+    """Return the schemas of types and the definitions to which they refer."""
     import msgspec  # noqa: PLC0415 - loaded when the first tool is created
 
-    def anything(kind: type) -> JSONSchema:
-        if kind is object:
+    names = {one: f"{DEFINITION_PREFIX}custom {number}" for number, one in enumerate(translator.custom_types)}
+
+    def describe(kind: type) -> JSONSchema:
+        if kind in names:
+            return {"$ref": names[kind]}
+        if kind is object or translator.is_result:
             # msgspec would treat an empty schema as missing. `_tidy` removes this placeholder.
             return {"$comment": "anything"}
         # Raising this makes msgspec reject the type.
         raise NotImplementedError
 
-    return msgspec.json.schema_components(kinds, schema_hook=anything, ref_template=f"{DEFINITION_PREFIX}{{name}}")
+    own = [*kinds]
+    inner = [part for one in names if one.schema is None for part in (one.members or [one.json_type])]
+    found, components = msgspec.json.schema_components(
+        [*own, *inner], schema_hook=describe, ref_template=f"{DEFINITION_PREFIX}{{name}}"
+    )
+    schemas, rest = list(found[: len(own)]), iter(found[len(own) :])
+    custom = {
+        name: _move_definitions(one.schema, components)
+        if one.schema is not None
+        else {"anyOf": [next(rest) for _ in one.members]}
+        if one.members
+        else next(rest)
+        for one, name in names.items()
+    }
+    described = (
+        {"description": text, **schema} if text else schema
+        for text, schema in itertools.zip_longest(descriptions[: len(schemas)], schemas)
+    )
+
+    def resolve(node: Any) -> Any:
+        if isinstance(node, list):
+            return [resolve(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        if isinstance(reference := node.get("$ref"), str) and reference in custom:
+            siblings = {key: value for key, value in node.items() if key != "$ref"}
+            return {**resolve(custom[reference]), **siblings}
+        return _map_subschemas(node, resolve)
+
+    return [*map(resolve, described)], {name: resolve(one) for name, one in components.items()}
 
 
-def _make_unsupported_type_error(hints: Mapping[str, Any]) -> InvalidArgument:
+def _move_definitions(schema: JSONSchema, components: dict[str, JSONSchema]) -> JSONSchema:
+    """Move the definitions of a pydantic schema to *components*. A name that exists with another schema is changed."""
+    definitions = schema.get("$defs", {})
+    new_names: dict[str, str] = {}
+    for name, one in definitions.items():
+        new_names[name] = name
+        while components.get(new_names[name], one) != one:
+            new_names[name] += "_"
+
+    def rename(node: Any) -> Any:
+        if isinstance(node, list):
+            return [rename(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        made = _map_subschemas({key: value for key, value in node.items() if key != "$defs"}, rename)
+        if isinstance(reference := node.get("$ref"), str):
+            name = reference.removeprefix(DEFINITION_PREFIX)
+            made["$ref"] = f"{DEFINITION_PREFIX}{new_names.get(name, name)}"
+        return made
+
+    components.update({new_names[name]: rename(one) for name, one in definitions.items()})
+    return dict(rename(schema))
+
+
+def _make_unsupported_type_error(
+    kinds: Mapping[str, Any], hints: Mapping[str, Any], translator: TypeTranslator
+) -> InvalidArgument:
     """Return the error that names the first parameter whose type msgspec rejects."""
-    for name, hint in hints.items():
+    for name, kind in kinds.items():
         try:
-            _from_msgspec([hint])
+            _make_components([kind], translator)
         except TypeError as fault:
+            hint = hints[name]
             shown = hint.__qualname__ if isinstance(hint, type) else str(hint)
             reason = str(fault).partition(" - type ")[0]
             if "custom types" in reason:
                 reason = "JSON has no form of it"
             return InvalidArgument(
                 f"parameter {name}: {shown:.120} cannot be offered to a model: {reason}",
-                hint="take what JSON has: str, int, float, bool, list, dict, Literal, enums, or dataclasses of these",
+                hint=(
+                    "take what JSON has: str, int, float, bool, list, dict, Literal, enums, times, or dataclasses, "
+                    "attrs classes and pydantic models of these"
+                ),
             )
     return InvalidArgument(f"the types of {', '.join(hints)} cannot be offered to a model together")
-
-
-def _reject_text_objects(hints: Mapping[str, Any]) -> None:
-    """Raise for classes that are serialized as text: msgspec would require an object."""
-    for name, hint in hints.items():
-        for kind in _find_text_classes(hint):
-            raise InvalidArgument(
-                f"parameter {name}: {kind.__qualname__} is text for a model",
-                hint="take a str, and parse it in the tool",
-            )
-
-
-def _find_text_classes(kind: Any) -> Iterator[type]:
-    """Yield the classes in a type whose instances `to_jsonable` serializes as text."""
-    import msgspec.inspect  # noqa: PLC0415 - needed for types with fields only
-
-    waiting: list[Any] = [msgspec.inspect.type_info(kind)]
-    seen: list[Any] = []
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, tuple):
-            waiting.extend(node)
-        elif isinstance(node, (msgspec.inspect.Type, msgspec.inspect.Field)) and not any(node is one for one in seen):
-            seen.append(node)
-            if isinstance(node, msgspec.inspect.DataclassType) and has_text_form(node.cls):
-                yield node.cls
-            waiting.extend(getattr(node, field) for field in node.__struct_fields__)
 
 
 def _tidy(
@@ -164,8 +218,9 @@ def _tidy(
     """
     apart = find_recursive_definitions(components)
     # Drop discriminators, because they refer to components, which are inlined.
-    # Drop "uniqueItems" from arguments only: results never repeat items of a set, but models may.
-    dropped = {"$comment", "discriminator"} if writing else {"$comment", "discriminator", "uniqueItems"}
+    # Different items of a written set, such as NaN and infinity, may be written alike. The keys of a written mapping
+    # are texts of any form.
+    dropped = {"$comment", "discriminator", *(("propertyNames", "uniqueItems") if writing else ())}
 
     def walk(node: Any) -> Any:
         if isinstance(node, list):
@@ -176,22 +231,47 @@ def _tidy(
         if name in components and name not in apart:
             siblings = {key: value for key, value in node.items() if key != "$ref"}
             return {**walk(components[name]), **walk(siblings)}
-        if not writing and (choices := _get_enum_values(node)):
-            node = {**{key: value for key, value in node.items() if key != "anyOf"}, "enum": choices}
-        if node.get("format") == "decimal" and not writing:
-            # Accept numbers, too, from which msgspec also parses decimals.
-            node = {**node, "type": ["string", "number"]}
-        return {key: inside(key, value) for key, value in node.items() if key not in dropped}
-
-    def inside(key: str, value: Any) -> Any:
-        if key in DATA_KEYWORDS:
-            # Convert the default of a class field, because it may be a value that is not JSON, such as a tuple.
-            return to_jsonable(value)
-        if key == "properties":
-            return {name: walk(one) for name, one in value.items()}
-        return walk(value)
+        node = _map_subschemas({key: value for key, value in node.items() if key not in dropped}, walk)
+        return _describe_written(node) if writing else _describe_read(node)
 
     return list(map(walk, schemas)), {name: walk(one) for name, one in components.items() if name in apart}
+
+
+def _map_subschemas(node: JSONSchema, function: Callable[[Any], Any]) -> JSONSchema:
+    """Return a schema with a function applied to the values of all keywords except data."""
+    made = {}
+    for key, value in node.items():
+        if key in DATA_KEYWORDS:
+            # Convert the default of a class field, because it may be a value that is not JSON, such as a tuple.
+            made[key] = to_jsonable(value)
+        elif key in SCHEMA_MAP_KEYWORDS:
+            made[key] = {name: function(one) for name, one in value.items()}
+        else:
+            made[key] = function(value)
+    return made
+
+
+def _describe_read(node: JSONSchema) -> JSONSchema:
+    """Return the schema of an argument: bool and enums as one enum, and decimals also as numbers."""
+    if "uniqueItems" in node and node.get("minItems", 0) <= 1:
+        # Models repeat items. The minimum length of a set counts different items only.
+        node = {key: value for key, value in node.items() if key != "uniqueItems"}
+    if choices := _get_enum_values(node):
+        node = {**{key: value for key, value in node.items() if key != "anyOf"}, "enum": choices}
+    return {**node, "type": ["string", "number"]} if node.get("format") == "decimal" else node
+
+
+def _describe_written(node: JSONSchema) -> JSONSchema:
+    """Return the schema of a written number, which may be null, or of a written time, which may have no time zone."""
+    is_finite = {"minimum", "exclusiveMinimum"} & node.keys() and {"maximum", "exclusiveMaximum"} & node.keys()
+    if node.get("type") == "number" and not is_finite:
+        annotations = {key: node[key] for key in ("title", "description", *DATA_KEYWORDS) if key in node}
+        constraints = {key: value for key, value in node.items() if key not in annotations}
+        return {**annotations, "anyOf": [constraints, {"type": "null"}]}
+    if node.get("format") in WRITTEN_FORMATS:
+        words = WRITTEN_FORMATS[node["format"]]
+        return {"description": words, **{key: value for key, value in node.items() if key != "format"}}
+    return node
 
 
 def _get_enum_values(node: JSONSchema) -> list[Any]:
@@ -250,7 +330,8 @@ def iterate_alternatives(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any
 ANSWER_FIELD_PATTERN = re.compile(r"(?:shortened|ref_notes)_*")
 ANSWER_FIELD_SCHEMA: JSONSchema = {
     "description": "What was left out of the answer, or notes on it",
-    "type": ["object", "array"],
+    # Some clients read a single type only, so this is no list of types.
+    "anyOf": [{"type": "object"}, {"type": "array"}],
 }
 # Keywords that a truncated value may violate, or for which this cannot be determined.
 TRUNCATION_SENSITIVE_KEYWORDS = frozenset(
@@ -331,12 +412,12 @@ def _lists_containers(key: str, value: Any) -> bool:
 
 
 def _describe_alternatives(schema: JSONSchema) -> Iterator[str]:
-    if "enum" in schema:
-        yield from (
-            describe_value(one) if one is None or isinstance(one, bool) else f"{one!r:.60}" for one in schema["enum"]
-        )
-    elif "anyOf" in schema:
-        for one in schema["anyOf"]:
+    choices = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    alternatives = schema.get("anyOf", schema.get("oneOf"))
+    if choices is not None:
+        yield from (describe_value(one) if one is None or isinstance(one, bool) else f"{one!r:.60}" for one in choices)
+    elif alternatives is not None:
+        for one in alternatives:
             yield from _describe_alternatives(one)
     elif "$ref" in schema:
         yield "an object"
@@ -348,9 +429,10 @@ def _describe_alternatives(schema: JSONSchema) -> Iterator[str]:
             if kind == "boolean":
                 yield from ("true", "false")
             else:
+                noun = FORMAT_NOUNS.get(schema.get("format", "")) if kind == "string" else None
                 yield " ".join(
                     [
-                        TYPE_NOUNS[kind],
+                        noun or TYPE_NOUNS[kind],
                         *(_describe_fields(schema) if kind == "object" else ()),
                         *_describe_constraints(schema),
                     ]
@@ -384,7 +466,7 @@ def _describe_constraints(schema: JSONSchema) -> Iterator[str]:
             else phrase
         )
     for keyword, words in CONSTRAINT_PHRASES.items():
-        if keyword in schema:
+        if keyword in schema and schema[keyword] not in FORMAT_NOUNS:
             yield words.format(schema[keyword])
     if isinstance(schema.get("items"), dict):
         yield f"(each {describe_schema(schema['items'])})"
@@ -400,23 +482,29 @@ REFERENCE_FIELD_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
         "type": "object",
         "description": "What the ids in the result stand for, by id",
         # A truncated reference is a single line of text instead of an object.
-        "additionalProperties": {"type": ["object", "string"]},
+        "additionalProperties": {"anyOf": [{"type": "object"}, {"type": "string"}]},
     },
     "references_meta": {"type": "object", "description": "What was left out, and why"},
 }
 MAX_FAULTS = 10
 MAX_DESCRIPTION_CHARS = 160
 KEYWORD_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+# The default of a parameter that may be omitted, but whose default is not in the schema.
+NO_DEFAULT: Final = object()
 RESOLUTION_ERRORS = (NameError, AttributeError, SyntaxError, TypeError)
 
 
 @attrs.frozen
 class Parameter:
-    """A parameter that models may set: its type for `msgspec.convert`, and its schema."""
+    """A parameter that models may set: its type for `convert`, and its schema."""
 
     type: Any
     schema: dict[str, Any]
     required: bool
+    # The pydantic ``FieldInfo`` with the default, which Python would pass itself, or None.
+    pydantic_default: Any = None
+    # True if the default is None. A valid empty value of a model then means the default, too.
+    omits_empty: bool = False
 
     def describe_usage(self, name: str) -> str:
         """Return a hint with the parameter's description, or "" if the error says enough."""
@@ -460,16 +548,23 @@ class Signature:
             *added_by_decorator.values(),
         ]
         _reject_positional(own)
-        hints = {found.name: _resolve_hint(found, namespaces) for found in own}
-        schemas, definitions = make_schemas(hints, descriptions)
-        parameters = {
-            found.name: Parameter(
-                type=hints[found.name],
-                schema=_add_default(schemas[found.name], hints[found.name], found.default),
-                required=found.default is found.empty,
+        own, hints = _expand_typed_keywords(own, {found.name: _resolve_hint(found, namespaces) for found in own})
+        translator = TypeTranslator()
+        translated = _translate_hints(hints, translator)
+        kinds = {name: kind for name, (kind, _) in translated.items()}
+        schemas, definitions = _make_schemas(kinds, hints, translator, descriptions)
+        parameters = {}
+        for found in own:
+            kind, field = translated[found.name]
+            field = field if found.default is found.empty else None
+            default = found.default if field is None else _get_constant_default(field)
+            parameters[found.name] = Parameter(
+                type=kind,
+                schema=_add_default(schemas[found.name], kind, default),
+                required=found.default is found.empty and field is None,
+                pydantic_default=field,
+                omits_empty=default is None,
             )
-            for found in own
-        }
         others = next((found.name for found in own if found.kind is found.VAR_KEYWORD), None)
         # Ignore errors: the return annotation may be missing, or can only be imported by type checkers.
         returns: Any = Any
@@ -540,10 +635,13 @@ class Signature:
                 # Describe only the first faults, because searching for similar names is slow.
                 faults.append(self._describe_unknown(name) if len(faults) < MAX_FAULTS else "")
                 is_unknown = True
-            elif value is not None or parameter.required or is_valid(value, parameter.type):
+            elif parameter.required or not means_default(
+                value, parameter.type, omits_empty=is_model_call.get() and parameter.omits_empty
+            ):
                 notes: list[str] = []
                 try:
-                    checked[name] = convert(coerce(value, parameter.type, notes), parameter.type)
+                    with cached_results():
+                        checked[name] = convert(coerce(value, parameter.type, notes), parameter.type)
                 except (ValueError, RecursionError) as fault:
                     detail = "".join([_describe_nested_fault(fault), *(f"; {note}" for note in notes)])
                     faults.append(
@@ -555,7 +653,8 @@ class Signature:
             others = f"; and {len(faults) - MAX_FAULTS} more" if len(faults) > MAX_FAULTS else ""
             hints = filter(None, [self._describe_names() if is_unknown else "", *usage[:MAX_FAULTS]])
             raise InvalidArgument(f"{tool}: {'; '.join(faults[:MAX_FAULTS])}{others}", hint="; ".join(hints) or None)
-        return checked
+        fields = {name: one.pydantic_default for name, one in self.parameters.items()}
+        return add_defaults(checked, {name: field for name, field in fields.items() if field is not None})
 
     def check_host(self, values: Mapping[str, Any], *, tool: str) -> dict[str, Any]:
         """
@@ -615,6 +714,32 @@ def _reject_positional(parameters: Iterable[inspect.Parameter]) -> None:
             )
 
 
+def _expand_typed_keywords(
+    parameters: list[inspect.Parameter], hints: dict[str, Any]
+) -> tuple[list[inspect.Parameter], dict[str, Any]]:
+    """Replace ``**kwargs: Unpack[...]`` by the keys of its TypedDict, and pydantic defaults by metadata."""
+    made, made_hints = [], {}
+    for found in parameters:
+        hint = hints[found.name]
+        if found.kind is found.VAR_KEYWORD and getattr(get_origin(hint), "_name", "") == "Unpack":
+            for key, field in find_typed_keys(get_args(hint)[0]).items():
+                default = found.empty if field.required else NO_DEFAULT
+                made.append(inspect.Parameter(key, found.KEYWORD_ONLY, default=default, annotation=field.type))
+                made_hints[key] = field.type
+        elif is_field_info(found.default):
+            made.append(found.replace(default=found.empty))
+            made_hints[found.name] = Annotated[hint, found.default]
+        else:
+            made.append(found)
+            made_hints[found.name] = hint
+    return made, made_hints
+
+
+def _get_constant_default(field: Any) -> Any:
+    """Return the default of a pydantic ``FieldInfo``, or a value without a schema if a function computes it."""
+    return field.default if field.default_factory is None else NO_DEFAULT
+
+
 def _resolve_hint(found: inspect.Parameter, namespaces: list[dict[str, Any]]) -> Any:
     try:
         return _resolve_annotation(found.annotation, namespaces)
@@ -671,7 +796,7 @@ def _remove_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 # Matches the parts of msgspec's error messages that quote a value.
-REPEATED_VALUE_PATTERN: Final = re.compile(r"(?s)(unknown field |enum value )[`'](.*?)[`'](?= - at `\$[^`]*`\Z|\Z)")
+REPEATED_VALUE_PATTERN: Final = re.compile(r"(?s)(unknown field |enum value )[`'](.*?)[`'](?=(?: - at `\$[^`]*`)*\Z)")
 
 
 def _describe_nested_fault(fault: Exception) -> str:
@@ -679,43 +804,9 @@ def _describe_nested_fault(fault: Exception) -> str:
     if isinstance(fault, RecursionError):
         return ": it is nested too deeply"
     text = REPEATED_VALUE_PATTERN.sub(lambda found: found[1] + describe_value(found[2]), str(fault)).replace("`", "")
-    text, _, place = text.partition(" - at ")
+    # A nested conversion puts its own path before the path of its value.
+    text, *places = text.split(" - at $")
+    place = "".join(reversed(places))
     if not place:
         return "" if text.startswith(("Expected ", "Invalid enum value")) else f": {text}"
-    return f": at {place.removeprefix('$').removeprefix('.')}, {text[:1].lower()}{text[1:]}"
-
-
-# Parameter descriptions in docstrings
-
-ARGS_HEADER_PATTERN = re.compile(r"(?:Args|Arguments):\s*")
-ARGS_ENTRY_PATTERN = re.compile(r"\*{0,2}(?P<names>\w+(?:, *\w+)*)(?: *\([^)]*\))? *: *(?P<text>.*)")
-
-
-def split_docstring(docstring: str | None) -> tuple[str, dict[str, str]]:
-    """Split a Google-style docstring into text and parameter descriptions."""
-    lines = inspect.cleandoc(docstring or "").splitlines()
-    start = next((number for number, line in enumerate(lines) if ARGS_HEADER_PATTERN.fullmatch(line)), None)
-    if start is None:
-        return "\n".join(lines), {}
-    end = next((n for n in range(start + 1, len(lines)) if lines[n] and not lines[n][0].isspace()), len(lines))
-    before, after = "\n".join(lines[:start]).rstrip(), "\n".join(lines[end:]).strip()
-    return "\n\n".join(part for part in (before, after) if part), _parse_entries(lines[start + 1 : end])
-
-
-def _parse_entries(lines: list[str]) -> dict[str, str]:
-    """
-    Parse ``name: text`` entries.
-
-    A line with deeper indentation continues the previous entry.
-    """
-    texts: dict[str, list[str]] = {}
-    current: list[str] = []
-    block = inspect.cleandoc("\n".join(["", *lines])).splitlines()
-    for line in block:
-        entry = None if line[:1].isspace() else ARGS_ENTRY_PATTERN.fullmatch(line)
-        if entry is None:
-            current.append(line.strip())
-        else:
-            current = [entry["text"].strip()]
-            texts.update(dict.fromkeys(re.split(r", *", entry["names"]), current))
-    return {name: " ".join(part for part in parts if part) for name, parts in texts.items()}
+    return f": at {place.removeprefix('.')}, {text[:1].lower()}{text[1:]}"

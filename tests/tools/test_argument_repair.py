@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import datetime as dt
 import enum
 import inspect
 import json
@@ -18,8 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from mama_structs import HashEmbedder, Session
+from mama_structs._internal.event_loop import is_model_call
 from mama_structs._internal.jsonable import to_jsonable
 from mama_structs.errors import InvalidArgument
+from mama_structs.settings import Settings, ToolSettings
+from mama_structs.testing import FakeNode
 from mama_structs.tools.tool import Tool
 
 Name = NewType("Name", str)
@@ -450,3 +455,118 @@ async def test_type_alias_is_repaired_like_its_value():
 async def test_type_variable_accepts_any_value_except_nan():
     with pytest.raises(InvalidArgument, match="NaN"):
         await tool_taking(typing.TypeVar("T"))(value=float("nan"))
+
+
+# Empty values for omitted arguments
+
+
+@pytest.mark.parametrize(
+    ("annotation", "default", "empty"),
+    [
+        (Word | None, None, ""),
+        (Word, "x", ""),
+        (Few, 5, "  "),
+        (Few, 5, ""),
+        (Few, 5, []),
+        (bool, True, ""),
+        (Literal["a", "b"], "a", ""),
+        (dt.date | None, None, ""),
+        (Sequence[str], ("x",), ""),
+        (Annotated[Sequence[str], msgspec.Meta(min_length=1)] | None, None, []),
+        (LinkTo | None, None, ""),
+    ],
+)
+async def test_invalid_empty_value_of_optional_parameter_means_default(annotation, default, empty):
+    """A model of a strict schema sends an empty value for an argument that it does not need."""
+    tool = tool_taking(annotation, default)
+
+    assert {} == tool._signature.check({"value": empty}, tool="take")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "empty"),
+    [(str | None, ""), (str | None, " "), (str, ""), (Sequence[str] | None, []), (list | str | None, []), (Any, "")],
+)
+async def test_empty_value_of_model_means_default_none(annotation, empty):
+    """A host may pass a valid empty value."""
+    tool = tool_taking(annotation, None)
+
+    assert await tool.run({"value": empty}) is None
+    assert empty == await tool(value=empty)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "default", "empty"),
+    [
+        (str, "x", ""),
+        (str | None, "x", None),
+        (Sequence[str], ("x",), []),
+        (Sequence[str], ("x",), [""]),
+        (Sequence[str], (), [""]),
+        (list[str] | None, None, [""]),
+        (list[list[int]] | None, None, [[]]),
+        (dict[str, str], None, {"a": ""}),
+        (dict | None, None, {}),
+    ],
+)
+async def test_valid_empty_value_reaches_function(annotation, default, empty):
+    """A function may give an empty value a meaning, such as clearing a field."""
+    assert empty == await tool_taking(annotation, default).run({"value": empty})
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (list[int] | None, [""]),
+        (list[int] | None, [[]]),
+        (list[int], [None]),
+        (Sequence[Word], [""]),
+        (dict[str, int] | None, {"id": ""}),
+        (Point | None, {"x": ""}),
+        (LinkTo | None, {"to_id": "", "relationship": ""}),
+        (Sequence[LinkTo], [{"to_id": "", "relationship": "", "confidence": None}]),
+    ],
+)
+async def test_empty_value_in_container_is_rejected(annotation, value):
+    """It would be dangerous to run a tool without the filter that a model wanted to give."""
+    with pytest.raises(InvalidArgument, match="value must be"):
+        await tool_taking(annotation, None).run({"value": value})
+
+
+@pytest.mark.parametrize(("annotation", "empty"), [(Word, ""), (Few, ""), (Sequence[Word], [""]), (LinkTo, {})])
+async def test_empty_value_of_required_parameter_is_rejected(annotation, empty):
+    """The error names the parameter and what it must be."""
+    with pytest.raises(InvalidArgument, match="value must be"):
+        await tool_taking(annotation)(value=empty)
+
+
+async def test_invalid_empty_value_of_optional_field_means_default():
+    """The rule applies to fields of objects, too. Required fields are rejected."""
+    link = {"to_id": "a", "relationship": "b", "confidence": "", "tags": ""}
+    saved = await SAVE(decision_id="d", links=[link])
+
+    assert [0.8] == [one["confidence"] for one in saved["links"]]
+    with pytest.raises(InvalidArgument, match="links must be"):
+        await SAVE(decision_id="d", links=[{**link, "to_id": ""}])
+
+
+async def test_package_tools_accept_empty_values_for_nothing():
+    """An optional argument of every tool is omitted, or has its default, if it is an empty text or list."""
+    async with (
+        FakeNode.world(seed=1, players=12) as node,
+        Session.open(
+            structs=node.url, embedder=HashEmbedder(), settings=Settings(tools=ToolSettings(forget=True))
+        ) as session,
+    ):
+        passed = []
+        is_model_call.set(True)
+        for tool in session.tools.values():
+            every = {**tool._signature.parameters, **tool._signature.hidden_parameters}
+            for name, parameter in every.items():
+                alone = attrs.evolve(tool._signature, parameters={name: parameter}, hidden_parameters={})
+                for empty in [] if parameter.required else ["", []]:
+                    passed += alone.check({name: empty}, tool=tool.name).items()
+
+        # An empty list is the default of these.
+        lists = {"implements", "links", "evidence", "open_files", "next_steps", "tags"}
+        assert {(name, "[]") for name in lists} == {(name, repr(v)) for name, v in passed}

@@ -456,10 +456,7 @@ async def imaginary(a: Imaginary): ...
 async def number(a: complex): ...
 
 
-async def ambiguous(a: int, b: Point | Owned): ...
-
-
-async def identified(at: EntityId): ...
+async def keyed(a: dict[tuple[int, int], complex]): ...
 
 
 @pytest.mark.parametrize(
@@ -469,8 +466,7 @@ async def identified(at: EntityId): ...
         (many, r"\*ids cannot be offered to a model.*take ids as a list"),
         (imaginary, "annotation 'Imaginary' of parameter a cannot be resolved.*TYPE_CHECKING"),
         (number, "parameter a: complex cannot be offered to a model: JSON has no form of it"),
-        (ambiguous, "parameter b: .*Point | .*Owned cannot.*: Type unions may not contain more than one dict-like"),
-        (identified, "parameter at: EntityId is text for a model.*take a str"),
+        (keyed, "parameter a: dict.* cannot be offered to a model: JSON has no form of it"),
     ],
 )
 def test_from_function_rejects_unsupported_parameters(function, message):

@@ -1,0 +1,1 @@
+"""Type hints of tools: their schemas, and the conversion of arguments."""
