@@ -86,6 +86,14 @@ class Reader:
         return {key: value for key, value in (rest | {META: meta}).items() if key != META or meta}, parse
 
 
+def is_same_result(joined: dict[str, Any], payload: dict[str, Any]) -> bool:
+    """Return True if the rows are complete, and the references, which belong to the shown rows only, are equal."""
+    added = (SECTION, META)
+    rows, expected = [{key: value for key, value in one.items() if key not in added} for one in (joined, payload)]
+    found = payload.get(SECTION, {})
+    return rows == expected and all(found.get(key, entry) == entry for key, entry in joined.get(SECTION, {}).items())
+
+
 def seen_in(answer: Any, found: dict[str, Any]) -> dict[str, str]:
     """Return the texts of the references whose id and type are visible in an answer."""
     if isinstance(answer, str):
@@ -123,7 +131,7 @@ async def measure(node: Any, name: str, asked: dict[str, Any]) -> dict[str, Any]
         "json": is_json,
         "keys": is_json and keys <= set(answer) <= keys | {SHORTENED, SECTION, META},
         "lines": lines,
-        "joined": joined == payload,
+        "joined": is_same_result(joined, payload),
     }
 
 

@@ -115,6 +115,8 @@ class DescriptorSettings(JsonMixin):
     Args:
         enabled: Whether large results become descriptors, and models have the tools for descriptors and refs.
         marks_enabled: Whether the prompt asks models to mark parts of their answers, and marks are stored.
+        suggest_refs: Whether a note with the next tool result suggests ids for the code blocks that a model did not
+            mark, at most three for each answer.
         page_size: Characters per page.
         max_bytes: Maximum content of one conversation, in bytes (UTF-8).
         max_handles: Maximum number of handles of one conversation; each version of a ref counts.
@@ -131,6 +133,7 @@ class DescriptorSettings(JsonMixin):
 
     enabled: bool = attrs.field(default=True, validator=BOOL_VALIDATOR)
     marks_enabled: bool = attrs.field(default=True, validator=BOOL_VALIDATOR)
+    suggest_refs: bool = attrs.field(default=False, validator=BOOL_VALIDATOR)
     page_size: int = attrs.field(default=4_000, validator=POSITIVE_COUNT_VALIDATOR)
     max_bytes: int = attrs.field(default=64 * 2**20, validator=COUNT_VALIDATOR)
     max_handles: int = attrs.field(default=10_000, validator=COUNT_VALIDATOR)

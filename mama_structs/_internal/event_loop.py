@@ -292,6 +292,9 @@ call_progress: Final[contextvars.ContextVar[CallProgress | None]] = contextvars.
 # False while the tool's own code runs, because that code may make further calls, which are not the model's.
 is_model_call: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar("mama_structs_from_model", default=False)
 
+# The room of the answer to a model's call: an `AnswerRoom` of the references package. None outside of such a call.
+answer_room: Final[contextvars.ContextVar[Any]] = contextvars.ContextVar("mama_structs_answer_room", default=None)
+
 # The sessions that were entered in this context, innermost last.
 _entered_sessions: contextvars.ContextVar[tuple[SessionLike, ...]] = contextvars.ContextVar(
     "mama_structs_sessions", default=()

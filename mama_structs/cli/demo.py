@@ -206,7 +206,13 @@ async def query_player_with_references(agent: DemoRun, player_id: str) -> DemoFa
 async def query_page_one_by_one(agent: DemoRun, _: str) -> DemoFacts:
     """Find the facts about a page of players without references: one call per distinct id."""
     rows = (await agent.read_page())[1]
-    found: dict[str, Entity] = {}
+    return await _look_up_rows(agent, rows, {})
+
+
+async def _look_up_rows(agent: DemoRun, rows: Iterable[Entity], page: Entity) -> DemoFacts:
+    """Return the facts about the rows, with one call for each id that has no reference in *page*."""
+    rows = list(rows)
+    found: dict[str, Entity] = {one: _get_reference(page, one) for one in References.from_result(page)}
     for row in rows:
         for field, kind in _NAMED_RELATION_FIELDS.items():
             if (entity_id := row[field]) and entity_id not in found:
@@ -216,9 +222,9 @@ async def query_page_one_by_one(agent: DemoRun, _: str) -> DemoFacts:
 
 
 async def query_page_with_references(agent: DemoRun, _: str) -> DemoFacts:
-    """Find the facts about a page of players with references."""
+    """Find the facts about a page of players with references. Only the shown rows have them."""
     answer, rows = await agent.read_page(include_references=True, reference_types=[*_NAMED_RELATION_FIELDS.values()])
-    return _collect_row_facts(rows, lambda entity_id: _get_reference(answer, entity_id))
+    return await _look_up_rows(agent, rows, answer)
 
 
 def _collect_facts(player: Entity, related: Sequence[Entity]) -> DemoFacts:

@@ -11,6 +11,7 @@ import attrs
 
 from mama_structs._internal.control_flow import is_framework_result
 from mama_structs._internal.event_loop import (
+    answer_room,
     call_progress,
     find_session,
     has_open_sessions,
@@ -37,6 +38,7 @@ from mama_structs.references.options import (
     make_reference_parameters,
 )
 from mama_structs.references.resolver import Resolver, add_empty_section
+from mama_structs.references.section_truncation import AnswerRoom
 
 # Role of a decorated function in error messages.
 DECORATED_ROLE: Final = "the function decorated by with_references"
@@ -424,7 +426,7 @@ class ToolDecorator:
             if name not in self.warned_tools:
                 self.warned_tools.add(name)
                 _log.warning("%s", error)
-        request = ReferenceRequest(resolver, options, ceilings)
+        request = ReferenceRequest(resolver, options, ceilings, answer_room.get() if is_model_call.get() else None)
         await self._check_ready(request, tool)
         return request
 
@@ -443,8 +445,14 @@ class ToolDecorator:
         """Return the result of *tool* with references."""
         if asked.resolver is None:
             return await run_inline_or_in_thread(measure_input(result), add_empty_section, result, _NO_SESSION_NOTE)
-        return await asked.resolver.enrich(
-            result, asked.options, subject=subject, kind=self.kind, primary=self.primary, ceilings=asked.ceilings
+        return await asked.resolver._enrich(
+            result,
+            asked.options,
+            subject=subject,
+            kind=self.kind,
+            primary=self.primary,
+            ceilings=asked.ceilings,
+            room=asked.room,
         )
 
     def _find_subject_id(
@@ -472,3 +480,5 @@ class ReferenceRequest:
     resolver: Resolver | None
     options: ReferenceOptions
     ceilings: Mapping[str, Any]
+    # Room of the answer to a model's call; None for a call by the host.
+    room: AnswerRoom | None = None

@@ -101,6 +101,7 @@ class ResponseBody:
         self._compressed = self._encoding not in ("", "identity")
         self._limit = max_bytes
         self._inflater: Any = None
+        self._member_count = 0
         self._content = bytearray()
 
     def feed(self, chunk: bytes) -> None:
@@ -118,23 +119,33 @@ class ResponseBody:
         return bytes(self._content)
 
     def _inflate(self, chunk: bytes, max_bytes: int) -> bytes:
-        if self._inflater is None:
-            # By RFC 9110 "deflate" is zlib data, but some servers omit the zlib header.
-            deflated = _ZLIB_WBITS if chunk[0] & 0x0F == zlib.DEFLATED else _RAW_DEFLATE_WBITS
-            self._inflater = zlib.decompressobj(deflated if self._encoding == "deflate" else _GZIP_WBITS)
-        try:
-            content: bytes = self._inflater.decompress(chunk, max_bytes)
-        except zlib.error as error:
-            raise ValueError(f"is not valid {self._encoding} data") from error
-        if self._inflater.unused_data:
-            raise ValueError(f"has bytes behind its {self._encoding} data")
+        content = b""
+        while chunk and len(content) < max_bytes:
+            if self._inflater is None or (self._inflater.eof and self._encoding != "deflate"):
+                # A gzip body may consist of several members (RFC 1952), such as one for each part of a proxy's answer.
+                self._inflater = self._make_inflater(chunk)
+                self._member_count += 1
+            try:
+                content += self._inflater.decompress(chunk, max_bytes - len(content))
+            except zlib.error as error:
+                fault = "is not valid" if self._member_count == 1 else "has bytes behind its"
+                raise ValueError(f"{fault} {self._encoding} data") from error
+            chunk = self._inflater.unused_data
+            if chunk and self._encoding == "deflate":
+                raise ValueError("has bytes behind its deflate data")
         return content
+
+    def _make_inflater(self, chunk: bytes) -> Any:
+        # By RFC 9110 "deflate" is zlib data, but some servers omit the zlib header.
+        deflated = _ZLIB_WBITS if chunk[0] & 0x0F == zlib.DEFLATED else _RAW_DEFLATE_WBITS
+        return zlib.decompressobj(deflated if self._encoding == "deflate" else _GZIP_WBITS)
 
 
 def decode_json(content: bytes) -> Any:
-    """Parse strict JSON: UTF-8, finite numbers, and at most `MAX_JSON_DEPTH` levels."""
+    """Parse strict JSON: UTF-8, also with a byte order mark, finite numbers, at most `MAX_JSON_DEPTH` levels."""
     try:
-        text = content.decode("utf-8")
+        # A byte order mark is no JSON, but some servers and proxies send it.
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError("is not UTF-8") from error
     try:

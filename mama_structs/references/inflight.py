@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
 
 from mama_structs._internal.jsonable import copy_answer, measure_json_bytes
 from mama_structs._internal.telemetry import instrument
-from mama_structs.errors import EntityNotFound, MalformedResponse, MamaStructsError, StructsError
+from mama_structs.errors import EntityNotFound, MalformedResponse, MamaStructsError, StructsError, repr_short
 from mama_structs.references.rate_limit import RateLimiter
 from mama_structs.references.results import (
     NOT_FOUND,
@@ -335,7 +336,9 @@ async def _query_source(queries: dict[str, SourceQuery], *, asked_at: float) -> 
         answers = await question.fetch_many(list(keys))
         if not isinstance(answers, Mapping):
             raise MalformedResponse(f"fetch_many answered {type(answers).__name__} instead of a mapping")
-        return {key: _validate_answer(_get_answer(answers, key), asked_at) for key in keys}
+        scheme = getattr(question.origin, "scheme", None)
+        matched = _match_answers(answers, keys, str if scheme is None else scheme._bare_id)
+        return {key: _validate_answer(matched[key], asked_at) for key in keys}
     except Exception as error:  # noqa: BLE001 - a failing source must not fail the caller
         failure = to_failure(error)
         if failure.kind == NOT_FOUND.kind and len(keys) > 1:
@@ -344,15 +347,51 @@ async def _query_source(queries: dict[str, SourceQuery], *, asked_at: float) -> 
         return dict.fromkeys(keys, attrs.evolve(failure, asked_at=asked_at))
 
 
-def _get_answer(answers: Mapping[str, Any], key: str) -> object:
-    try:
-        return answers[key]
-    except KeyError:
+def _match_answers(
+    answers: Mapping[Any, Any], keys: Sequence[str], get_bare_id: Callable[[str], str]
+) -> dict[str, object]:
+    """
+    Return the answer of *fetch_many* for each key, or an exception for a key without an answer.
+
+    A source may name an answer by the key, by an object with the same text (such as a number), or by the bare id if
+    it belongs to one key only. A missing key is not found, unless the source answered for other ids instead.
+    """
+    # Query the membership first: the lookup in a defaultdict would create an entity.
+    found: dict[str, object] = {key: answers[key] for key in keys if key in answers}
+    missing = [key for key in keys if key not in found]
+    if not missing:
+        return found
+    bare_ids = {key: get_bare_id(key) for key in keys}
+    counts = Counter(bare_ids.values())
+    others = {str(name): answer for name, answer in answers.items()}
+    for key in missing:
+        name = key if key in others or counts[bare_ids[key]] > 1 else bare_ids[key]
+        if name in others:
+            found[key] = others[name]
+    known = {name for key in found for name in (key, bare_ids[key])}
+    strange = [name for name in others if name not in known]
+    for key in missing:
+        found.setdefault(key, _make_missing_error(key, strange, counts))
+    return found
+
+
+def _make_missing_error(key: str, strange: Sequence[str], counts: Mapping[str, int]) -> StructsError:
+    """Return the error for a key without an answer. *strange* are the names of answers that belong to no key."""
+    if not strange:
         return EntityNotFound(key)
+    reason = "fits several requested ids" if strange[0] in counts else "was not requested"
+    others = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
+    return MalformedResponse(
+        f"fetch_many did not answer for {repr_short(key)}, but for {repr_short(strange[0])}{others}, which {reason}",
+        hint="the keys of its answer must be the ids that it got",
+    )
 
 
 def _validate_answer(answer: object, asked_at: float) -> SourceOutcome:
     """Validate a source's answer. Return it as plain data, or a failure."""
+    # A source may return None for an unknown id.
+    if answer is None:
+        return attrs.evolve(NOT_FOUND, asked_at=asked_at)
     if isinstance(answer, Exception):
         return attrs.evolve(to_failure(answer), asked_at=asked_at)
     try:

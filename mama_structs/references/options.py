@@ -156,6 +156,11 @@ class ReferenceOptions(JsonMixin):
         """Number of requested levels of references."""
         return max((path.count(".") + 1 for path in self.expand), default=self.reference_depth)
 
+    @property
+    def _named_types(self) -> frozenset[str]:
+        """Types that the caller names, including all steps of *expand*."""
+        return frozenset(self.reference_types or ()).union(*(path.split(".") for path in self.expand))
+
     def _scope(self, *, is_list: bool) -> Scope:
         """Return which fields to follow. By default: all fields for a query, direct relations for a list."""
         if self.expand:
@@ -178,7 +183,9 @@ class ReferenceOptions(JsonMixin):
 
         The second return value contains the ceilings that the request exceeded.
         """
-        wanted = self._changed(asked)
+        # Models with strict schemas send an empty list for nothing.
+        is_blank = asked.get("reference_types") in ([], ())
+        wanted = self._changed({name: asked[name] for name in asked if name != "reference_types" or not is_blank})
         ceilings = {"max_references": self.max_references, "max_references_per_entity": self.max_references_per_entity}
         ceilings["reference_depth"] = self.max_depth
         exceeded: dict[str, Any] = {name: least for name, least in ceilings.items() if getattr(wanted, name) > least}

@@ -10,7 +10,9 @@ import attrs
 
 from mama_structs._internal.jsonable import SCALAR_TYPES, as_mapping
 from mama_structs.references.detection import META_KEY, SECTION_KEY, IdDetector
+from mama_structs.references.matches import ScanResult
 from mama_structs.references.options import Kind
+from mama_structs.references.section import MEMORIES_KEY, is_section
 
 PayloadKind = Literal["query", "list"]
 Rows = list[Any] | tuple[Any, ...]
@@ -159,3 +161,14 @@ def _iter_containers(mapping: Mapping[str, Any], detector: IdDetector) -> Iterat
                 yield key, value
         elif as_mapping(value) is not None:
             yield key, value
+
+
+def classify_and_scan(
+    mapping: Mapping[str, Any], detector: IdDetector, *, kind: Kind, subject: object
+) -> tuple[PayloadShape, ScanResult]:
+    """Classify a payload and find its ids, but not those in a section that an earlier call added."""
+    shape = classify_payload(mapping, detector, kind=kind, subject=None if subject is None else str(subject))
+    skip = (SECTION_KEY, META_KEY, MEMORIES_KEY) if is_section(mapping.get(SECTION_KEY), mapping.get(META_KEY)) else ()
+    main = None if shape.main_id is None else detector.find_type(shape.main_id)
+    about = "" if main is None else main.name
+    return shape, detector.scan(mapping, rows=shape.rows, exclude=shape.own_ids, skip_fields=skip, main_type=about)

@@ -28,12 +28,13 @@ from mama_structs.references import results as outcomes
 from mama_structs.references.cache import AnswerPredicate, CacheGroup
 from mama_structs.references.detection import META_KEY, SECTION_KEY, IdDetector
 from mama_structs.references.inflight import InflightQueries, SourceQuery
-from mama_structs.references.matches import FieldRule, IdMatch, ScanResult
+from mama_structs.references.matches import FieldRule, IdMatch
 from mama_structs.references.options import Kind, ReferenceOptions, Scope, check_kind, check_primary
-from mama_structs.references.payload_shape import PayloadShape, classify_payload
+from mama_structs.references.payload_shape import classify_and_scan
 from mama_structs.references.results import NOT_FOUND, Counters, Failure, ResolverStats, SourceAnswer, SourceOutcome
 from mama_structs.references.schemes import EntitySource, IdScheme, Source, check_sources
 from mama_structs.references.section import (
+    ANSWER_LIMIT,
     MEMORIES_KEY,
     OMITTED_EARLIER,
     ExpandPaths,
@@ -44,6 +45,13 @@ from mama_structs.references.section import (
     is_section,
     select_references,
 )
+from mama_structs.references.section_truncation import (
+    AnswerRoom,
+    PartChooser,
+    VisiblePart,
+    select_part,
+    to_payload_data,
+)
 from mama_structs.settings import ReferenceSettings
 
 _log = logging.getLogger("mama_structs")
@@ -51,6 +59,8 @@ _log = logging.getLogger("mama_structs")
 # Function that maps ids to the newest decisions about them. The result omits ids without decisions.
 RecallDecisions = Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[Mapping[str, Any]]]]]
 
+# Name of the rows of a tool that returns a bare list, in the answer with its references.
+LIST_KEY: Final = "items"
 UNKNOWN_RULE: Final = FieldRule(type="unknown", field=None)
 
 # Maximum entries in the cache of detectors (by primary fields), and in the cache of logged warnings.
@@ -94,7 +104,9 @@ class Resolver:
         self.sources: tuple[EntitySource, ...] = check_sources(sources)
         self.settings: ReferenceSettings = settings or ReferenceSettings()
         self._detector = IdDetector([source.scheme for source in self.sources])
-        self._detectors_by_primary: LRUCache[frozenset[str], IdDetector] = LRUCache(_MAX_CACHED_DETECTORS)
+        self._detectors: LRUCache[tuple[frozenset[str] | None, frozenset[str]], IdDetector] = LRUCache(
+            _MAX_CACHED_DETECTORS
+        )
         self._counters = Counters()
         self._clock = clock
         self._cache = CacheGroup(self.settings, clock, detach_queries=self._detach_queries)
@@ -138,7 +150,7 @@ class Resolver:
             sources=every,
             _own_sources=every[len(self.sources) :],
             _detector=IdDetector([source.scheme for source in every]),
-            _detectors_by_primary=LRUCache(_MAX_CACHED_DETECTORS),
+            _detectors=LRUCache(_MAX_CACHED_DETECTORS),
             _logged_warnings=LRUCache(_MAX_CACHED_DETECTORS),
             _base=self,
             _recall=recall,
@@ -185,7 +197,8 @@ class Resolver:
         mapping = as_payload(payload)
         if mapping is None or not options._has_references:
             return []
-        shape, scan = _classify_and_scan(mapping, self._detector, kind=kind, subject=subject)
+        detector = self._get_detector(None, options._named_types)
+        shape, scan = classify_and_scan(mapping, detector, kind=kind, subject=subject)
         self._counters.look_alikes += len(scan.lookalikes)
         types, every = options.reference_types, options._scope(is_list=shape.kind == "list") == "all"
         if every and types is None and not options.expand:
@@ -193,7 +206,7 @@ class Resolver:
         paths = ExpandPaths(options.expand) if options.expand else None
         return scan.matches.filter(
             lambda _, rule: (
-                (every or rule.primary)
+                (every or rule.primary or rule.type in self._unresolvable_types)
                 and (types is None or rule.type in types)
                 and (paths is None or paths.match_first_step("", rule))
             )
@@ -344,6 +357,20 @@ class Resolver:
             WrongLoop: It belongs to another event loop.
 
         """
+        return await self._enrich(payload, options, subject=subject, kind=kind, primary=primary, ceilings=ceilings)
+
+    async def _enrich(
+        self,
+        payload: Any,
+        options: ReferenceOptions | None,
+        *,
+        subject: str | None,
+        kind: Kind,
+        primary: Collection[str] | None,
+        ceilings: Mapping[str, Any] | None,
+        room: AnswerRoom | None = None,
+    ) -> Any:
+        """Return the result of `enrich`. With a *room*, only the references of the part that it shows are fetched."""
         options = self._check_options(options)
         check_kind(kind)
         fields = check_primary(primary)
@@ -351,32 +378,41 @@ class Resolver:
             return payload
         self._require_open()
         load = measure_input(payload)
-        mapping = await run_inline_or_in_thread(load, as_payload, payload)
+
+        def to_mapping() -> Mapping[str, Any] | None:
+            found = as_payload(payload)
+            if found is None and room is not None and (rows := room.to_rows(payload)) is not None:
+                return {LIST_KEY: rows}
+            return found
+
+        mapping = await run_inline_or_in_thread(load, to_mapping)
         if mapping is None or not _can_add_references(mapping):
             self._warn_unchanged(payload, mapping)
             return payload
-        detector = self._detector if fields is None else self._get_detector(fields)
-        shape, scan = await run_inline_or_in_thread(
-            load, _classify_and_scan, mapping, detector, kind=kind, subject=subject
-        )
-        scope = options._scope(is_list=shape.kind == "list")
+        detector = self._get_detector(fields, options._named_types)
         earlier = mapping.get(META_KEY, {}).get("omitted_ids", ())
         # An entry truncated to one line of text lacks the fields, so fetch its entity again.
         existing = {key: entry for key, entry in mapping.get(SECTION_KEY, {}).items() if not isinstance(entry, str)}
         sought = self._make_draft(options, existing_entries=existing, ceilings=ceilings)
         sought.omitted = {str(one): OMITTED_EARLIER for one in earlier}
+        answered = sought.resolved_existing_ids
+        select = functools.partial(
+            select_part, detector=detector, kind=kind, subject=subject, options=options, draft=sought
+        )
+        part, chooser = await self._resolve_visible_part(mapping, select, sought, options, detector, room=room)
+        shape, scan = part.shape, part.scan
 
-        def choose() -> tuple[LevelPlan, Collection[str]]:
+        def record() -> Collection[str]:
             sought.add_scan(scan, shape.find_holder_id, via=None, metadata=options.metadata)
-            answered = sought.resolved_existing_ids
-            leads = _always_true if sought.paths is None else sought.paths.match_first_step
-            plan = select_references(
-                sought.filter_by_paths(scan.matches.iter_tuples(), leads), options, scope, known_ids=answered
-            )
-            return plan, [*dict.fromkeys(one for one in scan.matches.ids() if one in answered)]
+            sought.is_part = not part.is_complete
+            sought.omitted |= dict.fromkeys(part.excess_ids, ANSWER_LIMIT)
+            sought.filter_by_paths(scan.matches.iter_tuples(), _always_true)
+            return [*dict.fromkeys(one for one in scan.matches.ids() if one in answered)]
 
-        plan, named = await run_inline_or_in_thread(load, choose)
-        await self._resolve_levels(sought, plan, options, scope, detector, existing_ids=named)
+        named = await run_inline_or_in_thread(load, record)
+        await self._resolve_levels(
+            sought, part.plan, options, part.scope, detector, existing_ids=named, part=part, chooser=chooser
+        )
         remembered = await self._add_decisions(sought, options, shape.own_ids)
         if not scan.matches and not sought.existing_entries:
             sought.notes += await run_inline_or_in_thread(load, self._note_missing_sources, mapping, kind, subject)
@@ -385,9 +421,54 @@ class Resolver:
         enriched[SECTION_KEY] = section
         if remembered and (MEMORIES_KEY not in enriched or is_section(mapping.get(SECTION_KEY), mapping.get(META_KEY))):
             enriched[MEMORIES_KEY] = remembered
+            if room is not None:
+                room.add_to_payload(MEMORIES_KEY, remembered)
         if meta:
             enriched[META_KEY] = meta
         return enriched
+
+    async def _resolve_visible_part(
+        self,
+        mapping: Mapping[str, Any],
+        select: Callable[..., VisiblePart],
+        draft: SectionDraft,
+        options: ReferenceOptions,
+        detector: IdDetector,
+        *,
+        room: AnswerRoom | None,
+    ) -> tuple[VisiblePart, PartChooser | None]:
+        """
+        Choose the part of the payload that an answer shows, and resolve its references.
+
+        Without a limited room, the part is complete, and the second return value is None.
+        """
+        load = measure_input(mapping)
+        if room is None or room.budget is None:
+            part = await run_inline_or_in_thread(load, select, mapping)
+            await self._resolve_level(draft, part.plan, options)
+            return part, None
+        data = await run_inline_or_in_thread(load, to_payload_data, mapping)
+        complete = await run_inline_or_in_thread(load, select, data)
+        # A part without rows would not be recognised as a list.
+        select = functools.partial(select, kind=complete.shape.kind)
+        chooser = PartChooser(room, complete, select, self._get_brief_fields)
+
+        def count_further() -> int:
+            return draft.count_second_level(detector, options, complete.scope) if options._levels > 1 else 0
+
+        rounds = chooser.plan_rounds(draft.references, count_further)
+        while (planned := await run_inline_or_in_thread(load, next, rounds, None)) is not None:
+            before = draft.wait_seconds
+            await self._resolve_level(draft, planned.plan, options)
+            # The next round takes at least as long. Its references would fail at the deadline.
+            if before - draft.wait_seconds > draft.wait_seconds:
+                break
+        part = await run_inline_or_in_thread(
+            load, lambda: chooser.choose(draft.references, further=count_further(), fetched_only=True)
+        )
+        draft.references = {one: draft.references[one] for one in part.plan.selected if one in draft.references}
+        # Report nothing if the hidden part has no other references.
+        return attrs.evolve(part, is_complete=part.is_complete or not part.lacks_references_of(complete)), chooser
 
     def _ready(self, options: ReferenceOptions) -> None:
         """Validate *options* before a tool runs, and raise the errors that `enrich` would raise with them."""
@@ -480,11 +561,30 @@ class Resolver:
                     raise InvalidArgument(f"reference_types holds {repr_short(name)}, which is no type", hint=hint)
         return options
 
-    def _get_detector(self, primary: frozenset[str]) -> IdDetector:
-        detector = self._detectors_by_primary.get(primary)
+    @property
+    def _unresolvable_types(self) -> frozenset[str]:
+        return frozenset().union(*(source.scheme.unresolvable for source in self.sources))
+
+    def _get_detector(self, primary: frozenset[str] | None, requested_types: Collection[str]) -> IdDetector:
+        """
+        Return the detector for these primary fields; None selects the fields of the schemes.
+
+        Ids of unresolvable types are found only if these types are requested. They are never fetched.
+        """
+        named = self._unresolvable_types.intersection(requested_types)
+        if primary is None and not named:
+            return self._detector
+        detector = self._detectors.get((primary, named))
         if detector is None:
-            detector = IdDetector([attrs.evolve(source.scheme, primary=primary) for source in self.sources])
-            self._detectors_by_primary[primary] = detector
+            schemes = [
+                attrs.evolve(
+                    source.scheme,
+                    primary=source.scheme.primary if primary is None else primary,
+                    unresolvable=source.scheme.unresolvable - named,
+                )
+                for source in self.sources
+            ]
+            detector = self._detectors[primary, named] = IdDetector(schemes)
         return detector
 
     async def _resolve_levels(
@@ -496,14 +596,18 @@ class Resolver:
         detector: IdDetector,
         *,
         existing_ids: Collection[str] = (),
+        part: VisiblePart | None = None,
+        chooser: PartChooser | None = None,
     ) -> None:
         """
         Resolve the ids of the first level, and of the second level if requested.
 
         The second level consists of the ids in resolved entities and in the existing entries *existing_ids*.
+        With a *chooser*, its size is limited to what fits in an answer after *part*.
         """
-        until = asyncio.get_running_loop().time() + options.deadline
-        await self._resolve_level(draft, plan, until, options.deadline)
+        draft.omitted.update(plan.omitted)
+        draft.filtered.update(plan.filtered)
+        await self._resolve_level(draft, plan, options)
         if options._levels < 2:  # noqa: PLR2004 - compared with the second level
             return
 
@@ -512,20 +616,43 @@ class Resolver:
                 return None
             found = draft.find_second_level(detector, existing_ids, metadata=options.metadata)
             known = {*draft.references, *draft.resolved_existing_ids, *draft.present_ids}
-            return select_references(found, options, scope, known_ids=known, previous_count=len(draft.references))
+            plan = select_references(
+                found,
+                options,
+                scope,
+                known_ids=known,
+                previous_count=len(draft.references),
+                idless_types=draft.idless_types,
+            )
+            limit(plan)
+            return plan
+
+        def limit(plan: LevelPlan) -> None:
+            if chooser is not None and part is not None:
+                fitting = chooser.limit_second_level(part, draft.references, plan.selected)
+                plan.omitted |= {one: ANSWER_LIMIT for one in plan.selected if one not in fitting}
+                plan.selected = fitting
 
         load = measure_input(
             *(one.fields for one in draft.references.values()), *map(draft.existing_entries.get, existing_ids)
         )
         below = await run_inline_or_in_thread(load, choose)
         if below is not None:
-            await self._resolve_level(draft, below, until, options.deadline)
+            await self._resolve_level(draft, below, options)
+            # Now the sizes of these references are known.
+            limit(below)
+            draft.references = {key: one for key, one in draft.references.items() if key not in below.omitted}
+            draft.omitted.update(below.omitted)
+            draft.filtered.update(below.filtered)
 
-    async def _resolve_level(self, draft: SectionDraft, plan: LevelPlan, until: float, deadline: float) -> None:
-        draft.omitted.update(plan.omitted)
-        draft.filtered.update(plan.filtered)
-        loaded = await self._load_entities(plan.selected, until, deadline)
-        for entity_id, kind in plan.selected.items():
+    async def _resolve_level(self, draft: SectionDraft, plan: LevelPlan, options: ReferenceOptions) -> None:
+        """Add the selected references that *draft* does not contain yet."""
+        wanted = {one: kind for one, kind in plan.selected.items() if one not in draft.references}
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        loaded = await self._load_entities(wanted, draft.wait_seconds, options.deadline)
+        draft.wait_seconds = max(0.0, draft.wait_seconds - (loop.time() - start))
+        for entity_id, kind in wanted.items():
             outcome, source = loaded[entity_id], self._find_source(entity_id)
             fields: Mapping[str, Any] = {}
             if isinstance(outcome, SourceAnswer) and source is not None:
@@ -561,18 +688,18 @@ class Resolver:
         existing_entries: Mapping[str, Mapping[str, Any]] | None = None,
         ceilings: Mapping[str, Any] | None = None,
     ) -> SectionDraft:
-        """Return an empty draft of a section. Its notes name requested types that have no ids."""
-        empty = [
-            name
-            for name in options.reference_types or ()
-            if any(name in source.scheme.unresolvable for source in self.sources)
-        ]
-        notes = (f"{' and '.join(empty)} found nothing: there are no ids of such a type",) if empty else ()
+        """Return an empty draft of a section."""
         paths = ExpandPaths(options.expand) if options.expand else None
         return SectionDraft(
+            wait_seconds=options.deadline,
             paths=paths,
             get_shown_fields=functools.partial(self._get_shown_fields, options),
-            notes=notes,
+            omits_empty=options.fields == "brief",
+            idless_types=tuple(
+                name
+                for name in dict.fromkeys([*(options.reference_types or ()), *sorted(options._named_types)])
+                if name in self._unresolvable_types
+            ),
             existing_entries=existing_entries or {},
             ceilings=ceilings or {},
         )
@@ -583,7 +710,10 @@ class Resolver:
             return options.fields.get(kind)
         if options.fields == "all":
             return None
-        return next((names for one in self.sources if (names := one.scheme.brief_fields(kind))), None)
+        return self._get_brief_fields(kind) or None
+
+    def _get_brief_fields(self, kind: str) -> tuple[str, ...]:
+        return next((names for one in self.sources if (names := one.scheme.brief_fields(kind))), ())
 
     def _note_missing_sources(self, mapping: Mapping[str, Any], kind: Kind, subject: str | None) -> tuple[str, ...]:
         """
@@ -597,7 +727,7 @@ class Resolver:
             self._unknown_scheme_detector = IdDetector(schemes)
         # Search for ids of schemes without a source. The caller does this only if it found no ids of its sources.
         ids = (
-            _classify_and_scan(mapping, self._unknown_scheme_detector, kind=kind, subject=subject)[1].matches.ids()
+            classify_and_scan(mapping, self._unknown_scheme_detector, kind=kind, subject=subject)[1].matches.ids()
             if self._unknown_scheme_detector
             else []
         )
@@ -693,9 +823,9 @@ class Resolver:
         raise outcomes.to_exception(outcome, key)
 
     async def _load_entities(
-        self, wanted: Mapping[str, str], until: float, deadline: float
+        self, wanted: Mapping[str, str], wait_seconds: float, deadline: float
     ) -> Mapping[str, SourceOutcome]:
-        """Return an outcome for every id. Ids without an answer at the loop time *until* get a deadline failure."""
+        """Return an outcome for every id. Ids without an answer in *wait_seconds* get a deadline failure."""
         loaded: dict[str, SourceOutcome] = {}
         questions: dict[str, SourceQuery] = {}
         for entity_id in wanted:
@@ -711,8 +841,7 @@ class Resolver:
         if questions:
             flights = self._require_open()
             with flights.join(questions, bounded=True) as joined:
-                left = max(0.0, until - asyncio.get_running_loop().time())
-                await asyncio.wait([flight.outcome_or_timeout for flight in joined.values()], timeout=left)
+                await asyncio.wait([flight.outcome_or_timeout for flight in joined.values()], timeout=wait_seconds)
                 late = outcomes.make_deadline_failure(deadline)
                 loaded |= {
                     key: one.outcome_or_timeout.result() if one.outcome_or_timeout.done() else late
@@ -738,17 +867,6 @@ class Resolver:
 
 def _always_true(_: str, __: FieldRule) -> bool:
     return True
-
-
-def _classify_and_scan(
-    mapping: Mapping[str, Any], detector: IdDetector, *, kind: Kind, subject: object
-) -> tuple[PayloadShape, ScanResult]:
-    """Classify a payload and find its ids, but not those in a section that an earlier call added."""
-    shape = classify_payload(mapping, detector, kind=kind, subject=None if subject is None else str(subject))
-    skip = (SECTION_KEY, META_KEY, MEMORIES_KEY) if is_section(mapping.get(SECTION_KEY), mapping.get(META_KEY)) else ()
-    main = None if shape.main_id is None else detector.find_type(shape.main_id)
-    about = "" if main is None else main.name
-    return shape, detector.scan(mapping, rows=shape.rows, exclude=shape.own_ids, skip_fields=skip, main_type=about)
 
 
 def add_empty_section(payload: Any, note: str) -> Any:

@@ -13,7 +13,7 @@ from mama_structs._internal import validation as _check
 from mama_structs._internal.hints import peer_names
 from mama_structs._internal.hints.call_hints import with_call_hints
 from mama_structs._internal.introspection import make_async
-from mama_structs.errors import EntityNotFound, InvalidArgument, repr_short
+from mama_structs.errors import InvalidArgument, repr_short
 
 # Longer strings are never ids, so they are neither matched nor cached.
 MAX_ID_LENGTH: Final = 512
@@ -26,13 +26,12 @@ _NONEMPTY_PATTERN: Final = r"(?s:.+)"
 
 _SOURCE_HINT: Final = "Source.from_function('customer', fetch, fields=['customer_id']) makes one from a function"
 
-Fetch = Callable[[str], Awaitable[Mapping[str, Any]]]
+Fetch = Callable[[str], Awaitable[Mapping[str, Any] | None]]
 TypeOf = Callable[[str], str | None] | Mapping[str, str]
-FetchMany = Callable[[list[str]], Awaitable[Mapping[str, Mapping[str, Any] | Exception]]]
+FetchMany = Callable[[list[str]], Awaitable[Mapping[Any, Mapping[str, Any] | Exception | None]]]
 # The host may pass async or synchronous functions.
-AnyFetch = Fetch | Callable[[str], Mapping[str, Any]]
-AnyOptionalFetch = Callable[[str], Awaitable[Mapping[str, Any] | None]] | Callable[[str], Mapping[str, Any] | None]
-AnyFetchMany = FetchMany | Callable[[list[str]], Mapping[str, Mapping[str, Any] | Exception]]
+AnyFetch = Fetch | Callable[[str], Mapping[str, Any] | None]
+AnyFetchMany = FetchMany | Callable[[list[str]], Mapping[Any, Mapping[str, Any] | Exception | None]]
 
 
 def _parse_pattern(value: object) -> re.Pattern[str]:
@@ -129,7 +128,8 @@ class IdScheme:
         bare: Names of fields with whole numbers (not 0) that represent ids, and the prefix to add to the number.
         embedded: Names of fields with JSON as text, which is parsed and searched.
         types: All type names, so that unknown ones can be rejected; None if the types are open.
-        unresolvable: Types whose ids have no entity: ignored in payloads, and not found when requested.
+        unresolvable: Types whose ids have no entity: ignored in payloads unless *reference_types* names the type, and
+            then failed references. They are never fetched.
         own: Names of the fields that contain the entity's own id, which is not a reference.
         brief: The main fields of each type, such as ``{"planet": ("name", "owner")}``.
             An entity in the payload with its own id and these fields counts as present, and is not fetched.
@@ -270,25 +270,12 @@ def _to_async_fetch_many(function: AnyFetchMany | None) -> FetchMany | None:
     return None if function is None else make_async(function, role="fetch_many")
 
 
-def _raise_if_none(function: Callable[[str], Any]) -> Fetch:
-    """Return an async function that raises `EntityNotFound` if *function* returns None."""
-    fetch = make_async(function, role="fetch")
-
-    async def fetch_existing(entity_id: str) -> Mapping[str, Any]:
-        found: Mapping[str, Any] | None = await fetch(entity_id)
-        if found is None:
-            raise EntityNotFound(entity_id)
-        return found
-
-    return fetch_existing
-
-
 def _wrap_fetch_with_bare_id(scheme: IdScheme, function: Fetch | None) -> Fetch | None:
     """Return a function of the key that calls *function* with the bare id."""
     if function is None:
         return None
 
-    async def fetch(key: str) -> Mapping[str, Any]:
+    async def fetch(key: str) -> Mapping[str, Any] | None:
         return await function(scheme._bare_id(key))
 
     return fetch
@@ -298,14 +285,8 @@ def _wrap_fetch_many_with_bare_ids(scheme: IdScheme, function: FetchMany | None)
     if function is None:
         return None
 
-    async def fetch_many(keys: list[str]) -> Mapping[str, Mapping[str, Any] | Exception]:
-        bare = {key: scheme._bare_id(key) for key in keys}
-        answers = await function(list(bare.values()))
-        if not isinstance(answers, Mapping):
-            return answers
-        # A database may return integers as keys, although the ids were passed as text.
-        named = {str(one): answer for one, answer in answers.items()}
-        return {key: named[one] for key, one in bare.items() if one in named}
+    async def fetch_many(keys: list[str]) -> Mapping[Any, Mapping[str, Any] | Exception | None]:
+        return await function([scheme._bare_id(key) for key in keys])
 
     return fetch_many
 
@@ -323,15 +304,17 @@ class Source:
 
     The functions receive ids as they occur in payloads.
     If the scheme's *fields* determines the types, that is the bare id (``"7"``, as text) for a scheme with one type,
-    else ``type:id``. The keys of the mapping that *fetch_many* returns have the same form.
+    else ``type:id``. The keys of the mapping that *fetch_many* returns are these ids; a number or a bare id is accepted
+    for ``type:id`` if it belongs to one requested id only.
 
     Args:
         scheme: The scheme of its ids; may be positional.
         fetch: ``fetch(id) -> Mapping``, async or synchronous (then it runs in a thread): the entity's fields;
-            raises `mama_structs.errors.EntityNotFound` if there is no such entity.
-        fetch_many: ``fetch_many(ids) -> Mapping``, likewise: for each id the fields, or an exception.
+            returns None or raises `mama_structs.errors.EntityNotFound` if there is no such entity.
+        fetch_many: ``fetch_many(ids) -> Mapping``, likewise: for each id the fields, None or an exception.
             It is called once for the unknown ids of all concurrent calls: calls in one iteration of the event loop, or
-            while all slots of the resolver are in use. Ids missing from its answer count as not found.
+            while all slots of the resolver are in use. Ids missing from its answer count as not found, unless the
+            answer has ids that were not requested.
             At least one of the two is required; with both, *fetch* is called for a single id.
         max_batch: Maximum number of ids per call of *fetch_many*; None for no limit.
         cache: Whether answers may be cached; False for cheap lookups of data that changes.
@@ -363,7 +346,7 @@ class Source:
     def from_function(
         cls,
         type: str,  # noqa: A002 - the word of the API
-        fetch: AnyOptionalFetch,
+        fetch: AnyFetch,
         *,
         fields: str | Collection[str],
     ) -> Self:
@@ -390,7 +373,7 @@ class Source:
         names = [fields] if isinstance(fields, str) else list(fields) if isinstance(fields, Collection) else []
         if not names or not all(isinstance(name, str) and name for name in names):
             raise _check.invalid_argument("fields", "must be names of fields such as ['customer_id']", fields)
-        return cls(IdScheme(name=type, fields=dict.fromkeys(names, type)), fetch=_raise_if_none(fetch))
+        return cls(IdScheme(name=type, fields=dict.fromkeys(names, type)), fetch=fetch)
 
     def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - required by the protocol
         """

@@ -39,6 +39,7 @@ _MIN_LISTED_IDS: Final = 20
 PER_ENTITY_LIMIT: Final = "max_references_per_entity"
 TOTAL_LIMIT: Final = "max_references"
 BYTE_LIMIT: Final = "max_bytes"
+ANSWER_LIMIT: Final = "answer_budget"
 OMITTED_EARLIER: Final = "earlier"
 
 # Options that can exclude an id from the references.
@@ -67,11 +68,13 @@ def select_references(  # noqa: C901, PLR0912 - a single pass over up to tens of
     *,
     known_ids: Collection[str] = (),
     previous_count: int = 0,
+    idless_types: Collection[str] = (),
 ) -> LevelPlan:
     """
     Select the ids to resolve from the matches of one level.
 
     *known_ids* ids are skipped; *previous_count* is the number of references of earlier levels.
+    The scope does not apply to *idless_types*, because no field is a direct relation to them.
     """
     plan = LevelPlan()
     start, omitted, filtered = plan.selected, plan.omitted, plan.filtered
@@ -83,7 +86,7 @@ def select_references(  # noqa: C901, PLR0912 - a single pass over up to tens of
     for entity_id, rule, where, _, _ in matches:
         if entity_id in known_ids:
             continue
-        if only_primary and not rule.primary:
+        if only_primary and not rule.primary and rule.type not in idless_types:
             filtered.setdefault(entity_id, "primary")
             continue
         if types is not None and rule.type not in types:
@@ -186,11 +189,29 @@ class Reference:
         return own if self.bare_id is not None and str(own) == self.bare_id else self.bare_id or key
 
 
+def is_empty(value: Any) -> bool:
+    """Return True for null, zero, and empty texts and containers. False is a value."""
+    return value is None or (not isinstance(value, bool) and value in ("", "0", 0, [], {}))
+
+
+def drop_empty(value: Any) -> Any:
+    """Remove empty and zero values from a mapping, recursively."""
+    if not isinstance(value, Mapping):
+        return value
+    kept = {key: drop_empty(member) for key, member in value.items()}
+    return {key: member for key, member in kept.items() if not is_empty(member)}
+
+
 def make_entry(
-    entity_id: str, reference: Reference, positions: Sequence[IdPosition] | None, fields: Collection[str] | None = None
+    entity_id: str,
+    reference: Reference,
+    positions: Sequence[IdPosition] | None,
+    fields: Collection[str] | None = None,
+    *,
+    omits_empty: bool = False,
 ) -> dict[str, Any]:
     """
-    Return the entry of a reference with all or some *fields* of its entity.
+    Return the entry of a reference with all or some *fields* of its entity, with *omits_empty* without empty ones.
 
     Fields whose names collide with those of the entry get a ``_`` suffix.
     """
@@ -204,7 +225,7 @@ def make_entry(
     if reference.remembered:
         own[MEMORIES_KEY] = [dict(one) for one in reference.remembered]
     entry = dict(own)
-    for name, value in reference.fields.items():
+    for name, value in (drop_empty(reference.fields) if omits_empty else reference.fields).items():
         if fields is not None and name not in fields:
             continue
         key = name
@@ -252,6 +273,8 @@ class SectionDraft:
     """Mutable data from which the section of one call is built."""
 
     references: dict[str, Reference] = attrs.field(factory=dict)
+    # Remaining time to wait for sources. The time for processing the payload does not count.
+    wait_seconds: float = 0.0
     # All positions of each id. Empty unless metadata is requested.
     positions: dict[str, list[IdPosition]] = attrs.field(factory=dict)
     # Omitted ids, with the name of the exceeded limit or the reason why they were not queried.
@@ -261,12 +284,18 @@ class SectionDraft:
     paths: ExpandPaths | None = None
     # Returns the names of the fields to show for a type, or None to show all fields.
     get_shown_fields: Callable[[str], Collection[str] | None] = attrs.field(default=lambda _: None)
+    # True if entries omit fields that are empty or zero.
+    omits_empty: bool = False
+    # Requested types whose ids have no entity. The metadata names the types without any id in the payload.
+    idless_types: tuple[str, ...] = ()
     # Additional messages for the metadata, as sentences.
     notes: tuple[str, ...] = ()
     # Ids of entities that the scanned data contains completely. They need no reference.
     present_ids: set[str] = attrs.field(factory=set)
     # False if the scan stopped early.
     is_complete: bool = True
+    # True if only the part of the payload that the answer shows was scanned.
+    is_part: bool = False
     # Number of skipped look-alikes.
     lookalikes: int = 0
     # Number of objects that could not be read.
@@ -304,19 +333,33 @@ class SectionDraft:
         """
         found: list[tuple[Any, ...]] = []
         for entity_id in [*existing_ids, *self.references]:
-            is_named = entity_id in existing_ids
-            scan = detector.scan(
-                self.existing_entries[entity_id] if is_named else self.references[entity_id].fields,
-                exclude={entity_id},
-                position=((None, SECTION_KEY), entity_id),
-                main_type=self.existing_entries[entity_id]["reference_type"]
-                if is_named
-                else self.references[entity_id].kind,
-                skip_fields=ENTRY_KEYS if is_named else (),
-            )
+            scan = self._scan_entity(entity_id, detector, is_existing=entity_id in existing_ids)
             self.add_scan(scan, lambda _, holder=entity_id: holder, via=entity_id, metadata=metadata)  # type: ignore[misc]
             found += self.filter_by_paths(scan.matches.iter_tuples(), functools.partial(self._is_on_path, entity_id))
         return found
+
+    def count_second_level(self, detector: IdDetector, options: ReferenceOptions, scope: Scope) -> int:
+        """Return the number of references of the second level in the resolved references. This records nothing."""
+        found = (
+            match
+            for entity_id in self.references
+            for match in self._scan_entity(entity_id, detector).matches.iter_tuples()
+            if self.paths is None or self._is_on_path(entity_id, match[0], match[1])
+        )
+        known = {*self.references, *self.resolved_existing_ids, *self.present_ids}
+        plan = select_references(found, options, scope, known_ids=known, idless_types=self.idless_types)
+        return len(plan.selected)
+
+    def _scan_entity(self, entity_id: str, detector: IdDetector, *, is_existing: bool = False) -> ScanResult:
+        """Find the ids in a resolved reference, or in an entry of the existing section."""
+        entry = self.existing_entries.get(entity_id, {}) if is_existing else {}
+        return detector.scan(
+            entry if is_existing else self.references[entity_id].fields,
+            exclude={entity_id},
+            position=((None, SECTION_KEY), entity_id),
+            main_type=entry["reference_type"] if is_existing else self.references[entity_id].kind,
+            skip_fields=ENTRY_KEYS if is_existing else (),
+        )
 
     def _is_on_path(self, holder: str, _: str, rule: FieldRule) -> bool:
         return self.paths is not None and self.paths.match_second_step(holder, rule)
@@ -332,6 +375,12 @@ class SectionDraft:
         self.filtered.update((one[0], "path") for one in every)
         return [one for one in every if is_on_path(one[0], one[1])]
 
+    def _make_entry(
+        self, entity_id: str, reference: Reference, positions: Sequence[IdPosition] | None
+    ) -> dict[str, Any]:
+        shown = self.get_shown_fields(reference.kind)
+        return make_entry(entity_id, reference, positions, shown, omits_empty=self.omits_empty)
+
     def exceeds_bytes(self, max_bytes: int | None) -> bool:
         """
         Return True if the section already exceeds *max_bytes* bytes.
@@ -340,9 +389,7 @@ class SectionDraft:
         """
         if max_bytes is None:
             return False
-        entries = {
-            key: make_entry(key, one, None, self.get_shown_fields(one.kind)) for key, one in self.references.items()
-        }
+        entries = {key: self._make_entry(key, one, None) for key, one in self.references.items()}
         return measure_json_bytes({**self.existing_entries, **entries}) > max_bytes
 
     def build_section(self, options: ReferenceOptions) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -352,7 +399,7 @@ class SectionDraft:
         }
         places = self.positions if options.metadata else None
         shown = {
-            key: make_entry(key, one, None if places is None else places.get(key, ()), self.get_shown_fields(one.kind))
+            key: self._make_entry(key, one, None if places is None else places.get(key, ()))
             for key, one in self.references.items()
             if options.on_error == "indicate" or not one.is_failed
         }
@@ -379,11 +426,17 @@ class SectionDraft:
             for key, why in self.filtered.items()
             if key not in self.references and key not in omitted and key not in kept
         )
+        found_types = {one.kind for one in self.references.values()}
+        empty = [name for name in self.idless_types if name not in found_types]
+        note = f"{' and '.join(empty)} found nothing: no entity has an id of such a type"
+        notes = [*([note] if empty else []), *self.notes]
         hidden = options.on_error == "omit" and failures
         searched = "" if self.is_complete else "in part: the payload is too large to be searched whole"
         if self.unreadable_objects and self.is_complete:
             searched = f"in part: {self.unreadable_objects} of the payload's objects cannot be read"
-        has_meta = omitted or filtered or failures["deadline"] or hidden or self.ceilings or self.notes or searched
+        if self.is_part and not searched:
+            searched = "only the shown part: reading the rest by its fd adds no references"
+        has_meta = omitted or filtered or failures["deadline"] or hidden or self.ceilings or notes or searched
         if not (options.metadata or has_meta):
             return section, {}
         resolved = sum(not self.references[entity_id].is_failed for entity_id in shown)
@@ -399,7 +452,7 @@ class SectionDraft:
             "filtered": dict(sorted(filtered.items())),
             "searched": searched,
             "ceilings": dict(self.ceilings),
-            "notes": list(self.notes),
+            "notes": notes,
             "omitted_ids": _list_ids(omitted, options.max_bytes),
         }
         return section, {name: value for name, value in meta.items() if value or isinstance(value, int)}

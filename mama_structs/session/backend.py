@@ -193,8 +193,10 @@ class Backend:
             if conversation is not None:
                 _check_shareable(conversation, refs, loop)
                 conversation.loops.append(loop)
-                return conversation
-            return self._register(await self._load_conversation(key, refs, loop, is_fresh=name is None))
+            else:
+                conversation = self._register(await self._load_conversation(key, refs, loop, is_fresh=name is None))
+            conversation.refs._is_named |= name is not None
+            return conversation
 
     async def _load_conversation(
         self,
@@ -246,6 +248,7 @@ class Backend:
             if name is not None and self._key is not None and self.storage.has(key.start, namespace=key.namespace):
                 raise _make_exists_error(key.name)
             refs, log = origin.refs.fork(), None
+            refs._is_named = name is not None
             if origin.log is not None:
                 log = origin.log.fork(key.name, refs._now())
                 refs._keep(log, directory=self.path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import os
 import warnings
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from mama_structs.session.backend import OpenConversation
     from mama_structs.session.opening import SharedState
 
+# Maximum number of suggested ids per answer, because each note costs tokens.
+MAX_SUGGESTIONS = 3
 # Error hint for code that uses a session before opening it.
 NOT_OPEN_HINT = (
     "session = await Session.open(...), or async with Session.open(...) as session; "
@@ -451,6 +454,7 @@ class Session:
             if ingested is None:
                 ingested = await self.refs._change(load, lambda refs: refs.observe(message))
                 self._observed_messages.record(message, ingested)
+                await self._add_suggestions(ingested)
         await self.flush()
         return ingested
 
@@ -460,8 +464,27 @@ class Session:
         return SessionStream(self.refs.stream(), self._finish_stream)
 
     async def _finish_stream(self, ingested: mama_structs.ObservedMessage) -> None:
-        self._observed_messages.record_stream(ingested)
+        if self._observed_messages.record_stream(ingested):
+            await self._add_suggestions(ingested)
         await self.flush()
+
+    async def _add_suggestions(self, ingested: mama_structs.ObservedMessage) -> None:
+        """Add notes with suggested ids for the code blocks of a message that are not marked, if the host wants them."""
+        settings = self.settings.descriptors
+        if not (settings.suggest_refs and settings.marks_enabled):
+            return
+        text = ingested.text
+        if not self._observed_messages.is_first(text):
+            return
+        found = await self.refs._run_read(measure_input(text), lambda refs: refs.suggest_refs(text))
+        # Another note is about the tags in these blocks.
+        tags = [one.position for one in ingested.diagnostics if one.kind == "in_code"]
+        new = (one for one in found if not any(one.start <= position <= one.end for position in tags))
+        for one in itertools.islice(new, MAX_SUGGESTIONS):
+            self._observed_messages.add_note(
+                f'the code block at line {one.line} is not stored: put it between <ref id="{one.id}"> and </ref>'
+                " if it may be needed again"
+            )
 
     async def wrap(self, result: Any, *, source: str = "tool_result") -> Any:
         """
@@ -499,10 +522,12 @@ class Session:
         """
         from mama_structs.recall import SENTENCE  # noqa: PLC0415 - lazy import
         from mama_structs.tools.instructions import render_memory_instructions  # noqa: PLC0415
+        from mama_structs.tools.ref_tools import TOOL_NAMES  # noqa: PLC0415
 
         self._check_here()
         memory = self.tools.wire_names._replace_tool_names(render_memory_instructions(self.tools, recalled=SENTENCE))
-        return "\n\n".join(filter(None, (memory, self.refs.system_prompt(handles=handles))))
+        refs = self.refs._render_prompt(TOOL_NAMES - self.tools.keys(), handles=handles)
+        return "\n\n".join(filter(None, (memory, refs)))
 
     def fork(self, conversation: str | None = None) -> Session:
         """

@@ -10,7 +10,7 @@ from typing import Any, Final
 import mama_structs  # for annotations only, because `mama_structs.session.session` imports this module
 from mama_structs._internal.budget import Budget
 from mama_structs._internal.control_flow import is_framework_result
-from mama_structs._internal.event_loop import using_session
+from mama_structs._internal.event_loop import answer_room, using_session
 from mama_structs._internal.jsonable import to_answer
 from mama_structs._internal.offload import measure_input, run_inline_or_in_thread
 from mama_structs._internal.telemetry import instrument
@@ -18,11 +18,13 @@ from mama_structs._internal.validation import check_integer
 from mama_structs.errors import DescriptorError, InvalidArgument, StoreError
 from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.provenance import UNKNOWN_ORIGIN, Provenance, find_trusts, least_trusted, limit_stored_provenance
+from mama_structs.references.section_truncation import AnswerRoom
 from mama_structs.refs.messages.media import to_content_blocks
 from mama_structs.refs.store.decorator import apply_to_result, shorten_to_budget
 from mama_structs.refs.store.entries import TOOL_RESULT_SOURCE
 from mama_structs.refs.store.observed_messages import ObservedMessages
 from mama_structs.refs.store.ref_store import RefStore
+from mama_structs.session.wiring import make_answer_room
 from mama_structs.settings import Settings
 from mama_structs.tools.argument_repair import read_arguments
 from mama_structs.tools.memory_results import free_quota
@@ -119,6 +121,7 @@ class ToolCalls:
         given_arguments = await run_inline_or_in_thread(load, _read_arguments, arguments)
         # Compare versions to detect new handles. Their number may stay equal, because new answers replace old ones.
         version, inserted = self._refs._version, None
+        room = make_answer_room(self._refs, budget, tool.output_schema)
         try:
             resolved = await self._refs._run_read(
                 load, lambda refs: substitute_handles(given_arguments, tool, refs.get)
@@ -129,10 +132,10 @@ class ToolCalls:
             result = tool._on_error(error, given_arguments)
         else:
             inserted = resolved.provenance
-            result = await self._run(session, tool, resolved, host=host)
+            result = await self._run(session, tool, resolved, host=host, room=room)
         with limit_stored_provenance(inserted):
             answer = await apply_to_result(
-                self._refs, result, lambda refs, keeps: self._render_result(refs, tool, result, budget, keeps=keeps)
+                self._refs, result, lambda refs, keeps: self._render_result(refs, tool, result, room, keeps=keeps)
             )
         if self._refs._version != version:
             try:
@@ -159,7 +162,13 @@ class ToolCalls:
         return self._deprecated[name] if name in self.hidden else self.tools[name]
 
     async def _run(
-        self, session: mama_structs.Session, tool: Tool, resolved: ResolvedArguments, *, host: Mapping[str, Any] | None
+        self,
+        session: mama_structs.Session,
+        tool: Tool,
+        resolved: ResolvedArguments,
+        *,
+        host: Mapping[str, Any] | None,
+        room: AnswerRoom,
     ) -> Any:
         if resolved.handles:
             note = f"{tool.name} got the text of {', '.join(resolved.handles)}"
@@ -171,12 +180,16 @@ class ToolCalls:
             limit_stored_provenance(resolved.provenance),
             instrument("execute_tool", tool.name, **about) as found,
         ):
-            result = await tool.run(resolved.arguments, host=host)
+            token = answer_room.set(room)
+            try:
+                result = await tool.run(resolved.arguments, host=host)
+            finally:
+                answer_room.reset(token)
             if kind := getattr(result, "type", None) if isinstance(result, str) else None:
                 found["error__type"] = kind
         return result
 
-    def _render_result(self, refs: RefStore, tool: Tool, result: Any, budget: Budget | None, *, keeps: bool) -> Any:
+    def _render_result(self, refs: RefStore, tool: Tool, result: Any, room: AnswerRoom, *, keeps: bool) -> Any:
         """
         Return a tool's result as data within the budget.
 
@@ -186,6 +199,7 @@ class ToolCalls:
             return result
         is_error = isinstance(result, ErrorText)
         data = result if is_error else to_answer(to_content_blocks(result))
+        budget = room.budget
         if budget is None:
             return data
         # Do not store results of the handle tools, because their texts are already stored.
@@ -208,6 +222,7 @@ class ToolCalls:
             schema=tool.output_schema,
             source=tool.name if is_own or tool.name in self.hidden else TOOL_RESULT_SOURCE,
             provenance=Provenance("tool", least_trusted(["tool", *trusts])),
+            payload_chars=room.payload_chars,
         )
         return ErrorText(str(answer), result.type) if is_error and answer is not data else answer
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
+from mama_structs._internal.budget import Budget
+from mama_structs._internal.jsonable import to_answer, to_plain_level
 from mama_structs.errors import DescriptorError, EntityNotFound, MemoryNotFound
 from mama_structs.memory.graph.results import shorten_to_line
 from mama_structs.memory.save.save_plan import FindContent
@@ -16,10 +20,12 @@ from mama_structs.memory.upkeep.erasure import EraseTexts, ErasureSet
 from mama_structs.provenance import UNKNOWN_ORIGIN, Origin, Provenance, get_marked_trust, least_trusted
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import IdScheme, Source
-from mama_structs.references.section_truncation import ReferenceBudget
+from mama_structs.references.section_truncation import AnswerRoom, ReferenceBudget
+from mama_structs.refs.messages.media import to_content_blocks
 from mama_structs.refs.store.entries import EntryErasure
 from mama_structs.refs.store.ref_store import RefStore
-from mama_structs.refs.store.truncation import OwnShare
+from mama_structs.refs.store.result_truncation import compute_handle_width, is_content_list
+from mama_structs.refs.store.truncation import OwnShare, show_payload
 from mama_structs.tools.wire_names import DEPRECATED_SUCCESSORS, MEMORY_TOOLS
 
 HANDLE_PREFIXES: Final = ("fd:", "ref:")
@@ -169,6 +175,24 @@ def make_reference_budget(resolver: Resolver) -> Callable[[Mapping[str, Any]], O
         return next((brief for brief in briefs if brief), ())
 
     return lambda answer: ReferenceBudget.from_answer(answer, brief_of)
+
+
+def make_answer_room(refs: RefStore, budget: Budget | None, schema: Mapping[str, Any] | None) -> AnswerRoom:
+    """Return the room of a tool's answer, in which the answer's references are chosen; see `ResultTruncation`."""
+    width = 0 if budget is None else compute_handle_width(refs._entries.next_fd, budget)
+    return AnswerRoom(
+        budget,
+        show=functools.partial(show_payload, width=width, schema=schema),
+        to_rows=_to_rows,
+    )
+
+
+def _to_rows(result: Any) -> Sequence[Any] | None:
+    """Return the rows of a list or set. Return None for other results, and for a list of content blocks."""
+    if not isinstance(result, list | tuple | AbstractSet):
+        return None
+    rows: Sequence[Any] = to_content_blocks(list(to_plain_level(result) or ()))
+    return None if is_content_list(to_answer(rows)) else rows
 
 
 def make_content_finder(refs: RefStore) -> FindContent:

@@ -160,7 +160,8 @@ def structs_tools(
     """
     Return the predefined tools for a chain by name.
 
-    The names are ``structs_query_<entity>`` and ``structs_list_<entities>``.
+    The names are ``structs_query_<entity>`` and ``structs_list_<entities>``. There are no tools for actions and
+    workflows, because transactions need a private key, and the agent's framework runs workflows.
     Their queries go through the resolver, so that its concurrency limit and its cache apply to them.
 
     Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import defaultdict
 
 import pytest
 from hypothesis import given
@@ -110,3 +111,76 @@ async def test_single_id_uses_fetch_and_concurrent_ids_use_fetch_many():
         await asyncio.gather(resolver.resolve(["k2"]), resolver.resolve(["k3"]))
 
     assert ["k1", ["k2", "k3"]] == asked
+
+
+TYPED_SCHEME = IdScheme(name="typed", fields={"player_id": "player", "guild_id": "guild"})
+SINGLE_SCHEME = IdScheme(name="single", fields={"player_id": "player"})
+A, B = {"name": "a"}, {"name": "b"}
+
+
+async def outcomes_of(answers, ids, scheme):
+    """Return the name or the error of each id."""
+    async with Resolver([Source(scheme, fetch_many=lambda _: answers)]) as resolver:
+        references = await resolver.resolve(ids)
+        return [entry.get("error") or entry["name"] for entry in references.values()]
+
+
+@pytest.mark.parametrize("scheme", [TYPED_SCHEME, SINGLE_SCHEME])
+@pytest.mark.parametrize(
+    "answers",
+    [{"1": A, "2": B}, {1: A, 2: B}, {"player:1": A, "player:2": B}, {1: A, "player:2": B}, {"1": A, "player:2": B}],
+)
+async def test_fetch_many_may_answer_with_bare_or_integer_keys(answers, scheme):
+    """The form of the keys does not matter as long as each belongs to one requested id."""
+    assert ["a", "b"] == await outcomes_of(answers, ["player:1", "player:2"], scheme)
+
+
+@pytest.mark.parametrize("to_key", [str, int])
+async def test_fetch_many_answer_with_default_values_has_no_additional_entities(to_key):
+    """A `defaultdict` has no value for a key that the source did not add."""
+    answers = defaultdict(dict)
+    answers[to_key("1")]["name"] = "a"
+
+    assert ["a", "Entity not found"] == await outcomes_of(answers, ["player:1", "player:2"], SINGLE_SCHEME)
+    assert 1 == len(answers)
+
+
+async def test_exact_key_takes_precedence_over_bare_key():
+    """The bare id of a reference that has an answer is not a fault."""
+    assert ["a", "Entity not found"] == await outcomes_of(
+        {"player:1": A, "1": B}, ["player:1", "player:2"], TYPED_SCHEME
+    )
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ({"1": A}, "for '1', which fits several requested ids"),
+        ({"9": A, "8": B}, "for '9' and 1 more, which was not requested"),
+        ({None: A}, "for 'None', which was not requested"),
+    ],
+)
+async def test_answers_for_other_ids_are_named_as_the_fault(answers, said):
+    """The id is not reported as missing, because the source did not say so."""
+    first, second = await outcomes_of(answers, ["player:1", "guild:1"], TYPED_SCHEME)
+
+    assert f"fetch_many did not answer for 'player:1', but {said}" in first
+    assert f"fetch_many did not answer for 'guild:1', but {said}" in second
+
+
+async def test_fetch_many_may_answer_for_additional_ids():
+    """A source may return more rows than the caller requested."""
+    assert ["a"] == await outcomes_of({"player:1": A, "player:2": B}, ["player:1"], TYPED_SCHEME)
+
+
+@pytest.mark.parametrize("many", [True, False])
+async def test_none_means_not_found(many):
+    """The answer None counts as not found, for one id and for several."""
+    found = {"player:1": None, "player:2": None}
+    source = Source(TYPED_SCHEME, fetch_many=lambda _: found) if many else Source(TYPED_SCHEME, fetch=found.get)
+    async with Resolver([source]) as resolver:
+        references = await resolver.resolve(["player:1", "player:2"])
+        with pytest.raises(EntityNotFound):
+            await resolver.fetch("player:1")
+
+    assert dict.fromkeys(found, "Entity not found") == references.failed

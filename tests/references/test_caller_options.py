@@ -225,7 +225,19 @@ class TestSilence:
     async def test_meta_notes_types_without_ids(self, resolver):
         meta = (await asked(resolver, reference_types=["infusion", "address"]))["references_meta"]
 
-        assert ["infusion and address found nothing: there are no ids of such a type"] == meta["notes"]
+        assert ["infusion and address found nothing: no entity has an id of such a type"] == meta["notes"]
+
+    @pytest.mark.parametrize(
+        "options",
+        [{"reference_types": ["infusion"]}, {"expand": ("infusion",)}, {"reference_types": ["infusion", "guild"]}],
+    )
+    async def test_list_has_failed_references_for_requested_types_without_entities(self, resolver, options):
+        payload = {"a": "7-3", "rows": [{"id": "7-9", "owner": "1-1"}]}
+        answer = await asked(resolver, payload, **options)
+
+        assert {"7-3": "Entity not found"} == References.from_result(answer).failed
+        assert "notes" not in answer.get("references_meta", {})
+        assert ["7-3"] == [match.id for match in resolver.detect(payload, ReferenceOptions(**options))]
 
     async def test_meta_lists_more_than_twenty_omitted_ids_within_max_bytes(self):
         payload = {"rows": [f"1-{number}" for number in range(1, 101)]}
@@ -279,3 +291,41 @@ class TestSilence:
                 await session.call("structs_query_player", {"player_id": "1-1"})
 
         assert "structs=" in caught.value.hint
+
+
+@pytest.mark.parametrize("types", [["infusion", "address"], ["infusion", "address", "planet"]])
+async def test_requested_types_without_entities_are_failed_references(types):
+    """Ids with the codes 7 and 8 are failed references if the caller names their types, and are never fetched."""
+    source = FakeSource(ENTITIES)
+    resolver = Resolver([source])
+    payload = {"infusedBy": "7-1", "addresses": ["8-2"]}
+    asked = await resolver.enrich(payload, ReferenceOptions(reference_types=types))
+    default = await resolver.enrich(payload, ReferenceOptions())
+
+    failed = {"status": "failed", "error": "Entity not found"}
+    assert {
+        "7-1": {"reference_type": "infusion", "id": "7-1", **failed},
+        "8-2": {"reference_type": "address", "id": "8-2", **failed},
+    } == asked["references"]
+    assert "references_meta" not in asked
+    assert {} == default["references"]
+    assert ["7-1", "8-2"] == [one.id for one in resolver.detect(payload, ReferenceOptions(reference_types=types))]
+    assert [] == source.requested_ids
+
+
+async def test_brief_fields_omit_empty_values_and_max_bytes_counts_this_form(resolver):
+    """Zero, null and empty values are left out for direct callers, too. False is a value."""
+    fields = {"id": "2-1", "owner": "1-11", "name": "", "status": False, "maxOre": "0"}
+    resolver = Resolver([FakeSource({"2-1": fields, "0-1": {"id": "0-1", "name": "Reef", "owner": ""}})])
+    payload = {"planetId": "2-1", "guildId": "0-1"}
+    brief = await resolver.enrich(payload, ReferenceOptions(fields="brief"))
+    size = len(json.dumps(brief["references"], separators=(",", ":")))
+    fitting, smaller = [
+        await resolver.enrich(payload, ReferenceOptions(fields="brief", max_bytes=most)) for most in (size, size - 1)
+    ]
+    named = await resolver.enrich(payload, ReferenceOptions(fields={"planet": ("name", "owner")}))
+
+    assert {"reference_type": "planet", "id": "2-1", "owner": "1-11", "status": False} == brief["references"]["2-1"]
+    assert {"reference_type": "guild", "id": "0-1", "name": "Reef"} == brief["references"]["0-1"]
+    assert (2, 1) == (len(fitting["references"]), len(smaller["references"]))
+    assert "" == named["references"]["2-1"]["name"]

@@ -51,6 +51,19 @@ def for_model(function):
     return run
 
 
+async def test_empty_list_of_types_means_default_for_models_only():
+    """Models with strict schemas send it for nothing. A host gets no references."""
+
+    @with_references(resolver=Resolver([FakeSource({"0-1": {"id": "0-1"}, "1-1": {"id": "1-1"}})]))
+    async def look() -> dict[str, Any]:
+        return {"guildId": "0-1", "playerId": "1-1"}
+
+    asked = {"include_references": True, "reference_types": []}
+
+    assert {"0-1", "1-1"} == {*(await for_model(look)(**asked))["references"]}
+    assert {} == (await look(**asked))["references"]
+
+
 class TestCeilings:
     async def test_model_cannot_exceed_max_references_of_session(self):
         """The fake node counts the requests."""

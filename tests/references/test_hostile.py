@@ -97,7 +97,7 @@ class Refuses(dict):
 
 
 ANSWERS = {
-    "nothing": (None, "NoneType instead of a mapping"),
+    "nothing": (None, "Entity not found"),
     "a list": ([1], "list instead of a mapping"),
     "5,000 deep": (deep_answer(), "nested deeper than 100"),
     "itself": (cyclic_answer(), "nested deeper than 100"),

@@ -669,4 +669,4 @@ async def test_detector_cache_is_bounded_for_generated_field_names(make_resolver
     for n in range(200):
         await resolver.enrich({}, primary={f"field{n}"})
 
-    assert len(resolver._detectors_by_primary) <= 64
+    assert len(resolver._detectors) <= 64

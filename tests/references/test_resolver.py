@@ -61,11 +61,11 @@ async def test_status_field_of_entity_is_kept(resolver):
 async def test_failed_reference_has_actual_error(make_resolver):
     """Only a not-found has the message "Entity not found"."""
 
-    async def nothing(entity_id):
-        return None
+    async def number(entity_id):
+        return 7
 
     source = FakeSource(
-        behaviours={"2-1": RuntimeError("disk on fire"), "9-11": nothing},
+        behaviours={"2-1": RuntimeError("disk on fire"), "9-11": number},
     )
 
     enriched = await make_resolver(source).enrich(PLAYER)
@@ -77,7 +77,7 @@ async def test_failed_reference_has_actual_error(make_resolver):
         "error": "Entity not found",
     } == enriched["references"]["0-1"]
     assert "RuntimeError: disk on fire" == enriched["references"]["2-1"]["error"]
-    assert "$: the source answered NoneType instead of a mapping" == enriched["references"]["9-11"]["error"]
+    assert "$: the source answered int instead of a mapping" == enriched["references"]["9-11"]["error"]
 
 
 async def test_on_error_omit_removes_and_counts_failures(make_resolver):

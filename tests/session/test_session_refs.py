@@ -932,9 +932,9 @@ async def test_prompt_names_existing_tools_only():
             line.split("(")[0] for line in prompt.splitlines() if "(" in line and line.split("(")[0].isidentifier()
         }
 
-        assert {"read_fd", "search_fd"} == called
-        assert {"edit_ref", "put_ref"} == set(re.findall(r"\w+_ref\b", prompt))
-        assert {*called, "edit_ref", "put_ref"} <= set(session.tools.names)
+        assert {"read_fd"} == called
+        assert {"get_ref", "edit_ref", "put_ref"} == set(re.findall(r"\w+_ref\b", prompt))
+        assert {*called, "get_ref", "edit_ref", "put_ref"} <= set(session.tools.names)
         assert "<reference_id_instructions>" in prompt
 
 
@@ -1199,3 +1199,50 @@ def test_with_references_rejects_decorated_function_with_descriptors():
 
     with pytest.raises(InvalidArgument, match="with_descriptors above"):
         with_references(with_descriptors(look))
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_suggestions_for_code_blocks_are_notes_if_enabled(is_streamed):
+    """The notes are sent with the next tool result."""
+    block = "```python\ndef parse(text):\n    tokens = text.split()\n    return tokens\n```\n"
+    for enabled in (False, True):
+        settings = Settings(descriptors=DescriptorSettings(suggest_refs=enabled))
+        async with Session.open(settings=settings) as session:
+            if is_streamed:
+                stream = session.stream()
+                stream.feed(f"Here:\n{block}" * 5)
+                await stream.close()
+            else:
+                await session.observe(f"Here:\n{block}" * 5)
+            notes = session._observed_messages.notes(session.refs._budget)
+
+        assert (3 if enabled else 0) == len(notes)
+        if enabled:
+            expected = 'the code block at line 3 is not stored: put it between <ref id="parse"> and </ref>'
+            assert notes[0].startswith(expected)
+
+
+async def test_suggestions_are_made_once_and_not_for_thoughts_or_reported_tags():
+    block = "```python\ndef parse(text):\n    tokens = text.split()\n    return tokens\n```\n"
+    settings = Settings(descriptors=DescriptorSettings(suggest_refs=True))
+    async with Session.open(settings=settings) as session:
+
+        def take_notes():
+            notes = session._observed_messages.notes(session.refs._budget)
+            session._observed_messages.clear_notes()
+            return notes
+
+        await session.observe(f"<think>\n{block}</think>\nok")
+        assert [] == take_notes()
+
+        await session.observe(block.replace("def", '<ref id="x">\ndef').replace("tokens\n`", "tokens\n</ref>\n`"))
+        (note,) = take_notes()
+        assert note.startswith("ref 'x' is in code")
+
+        stream = session.stream()
+        stream.feed(block)
+        await stream.close()
+        assert 1 == len(take_notes())
+        for message in (block, {"role": "assistant", "content": block}):
+            await session.observe(message)
+            assert [] == take_notes()

@@ -64,6 +64,8 @@ class ResultTruncation:
     source: str
     schema: Schema | None = None
     own_share: OwnShareFactory | None = None
+    # Number of characters for the result without its references; see `plan_data`.
+    payload_chars: int | None = None
     # If False, nothing is stored, and omitted parts are lost.
     keeps: bool = True
     _contents: dict[str, Content | None] = attrs.field(factory=dict, init=False)
@@ -93,12 +95,12 @@ class ResultTruncation:
 
         *data* is the result as plain data, and *written* is the same as JSON text.
         """
-        if is_block_list(data) or (isinstance(data, list) and data and all(map(parse_media, data))):
+        if is_content_list(data):
             return self._truncate_blocks(data, result)
         if parse_media(data):
             return result
         own = self.own_share(data) if self.own_share and isinstance(data, dict) else None
-        if fits and not (own and own.has_too_many_ids):
+        if fits and not (own and (own.has_too_many_ids or self._must_shorten_payload(own))):
             return result
         if not isinstance(data, dict | list):
             return self.truncate_text(str(data) if written is None else written)
@@ -106,11 +108,17 @@ class ResultTruncation:
         return self._store_parts(self._choose_plan(functools.partial(self._plan, data, own), chars))
 
     def _plan(self, data: Any, own: OwnShare | None, room: int) -> TruncationPlan:
-        return plan_data(data, room, width=self._handle_width, schema=self.schema, own=own)
+        return plan_data(
+            data, room, width=self._handle_width, schema=self.schema, own=own, payload_chars=self.payload_chars
+        )
+
+    def _must_shorten_payload(self, own: OwnShare) -> bool:
+        """Return True if the references of the answer belong to a part of the payload only."""
+        return self.payload_chars is not None and len(to_json_text(own.without_references)) > self.payload_chars
 
     @property
     def _handle_width(self) -> int:
-        return len(f"fd:{10 * (self.shelf.next_number() + self.budget.limit)}")
+        return compute_handle_width(self.shelf.next_number(), self.budget)
 
     # Texts
 
@@ -245,6 +253,16 @@ class ResultTruncation:
                 number = int(handle.removeprefix("fd:"))
                 self.shelf.keep(self.shelf.describe(number, content, _part_source(self.source, name)))
         return plan.to_answer(handles)
+
+
+def is_content_list(data: Any) -> bool:
+    """Return True for a list of content blocks, such as texts and images, which is not a list of rows."""
+    return is_block_list(data) or (isinstance(data, list) and bool(data) and all(map(parse_media, data)))
+
+
+def compute_handle_width(next_number: int, budget: Budget) -> int:
+    """Return the maximum number of characters of the handles of one answer."""
+    return len(f"fd:{10 * (next_number + budget.limit)}")
 
 
 def _to_json(value: Any) -> str | None:

@@ -189,7 +189,13 @@ def render_answer(answer: Any) -> str:
 
 
 def plan_data(
-    data: Any, room: int, *, width: int, schema: Schema | None = None, own: OwnShare | None = None
+    data: Any,
+    room: int,
+    *,
+    width: int,
+    schema: Schema | None = None,
+    own: OwnShare | None = None,
+    payload_chars: int | None = None,
 ) -> StructuralPlan:
     """
     Return a plan for a mapping or list that fits in *room* characters.
@@ -200,20 +206,45 @@ def plan_data(
         width: Maximum number of characters of a handle.
         schema: JSON Schema of the data. Text values with a fixed format are not truncated.
         own: Members with their own truncation rules.
+        payload_chars: Number of characters for the members that are not in *own*; None if neither has priority.
 
     """
-    # Members of *own* get half of the room. Each half may use room that the other half does not need.
     if own is None:
         return _Planner(room, width, schema).plan_answer(data)
     rest = own.without_references
+    if payload_chars is not None:
+        made = plan_payload(rest, min(room, payload_chars), width=width, schema=schema, written=data)
+        used = _measure_answer(made, width)
+        return attrs.evolve(made, own=own.truncate(room - used - 1, width), order=tuple(data))
+    # Members of *own* get half of the room. Each half may use room that the other half does not need.
     planner = _Planner(room, width, schema)
     needed = planner.measure(rest)
     share = own.truncate(max(room // 2, room - needed - 1), width)
-    used = len(to_json_text(share.to_answer(dict.fromkeys(share.texts, "f" * width)))) - 1
+    used = _measure_answer(share, width) - 1
     if needed + used <= room:
         return StructuralPlan(rest, {}, share, tuple(data))
     made = _Planner(room - used, width, schema).plan_answer(rest, written=data)
     return attrs.evolve(made, own=share, order=tuple(data))
+
+
+def plan_payload(
+    payload: Any, room: int, *, width: int, schema: Schema | None = None, written: Any = None
+) -> StructuralPlan:
+    """Return a plan for a payload without references; *written* is the text of its handle, by default the payload."""
+    planner = _Planner(room, width, schema)
+    if planner.measure(payload) <= room:
+        return StructuralPlan(payload, {})
+    return planner.plan_answer(payload, written=written)
+
+
+def show_payload(payload: Any, room: int, *, width: int, schema: Schema | None = None) -> tuple[Any, str]:
+    """Return the part of a payload that `plan_data` shows in *room* characters, and the text with its handles."""
+    plan = plan_payload(payload, room, width=width, schema=schema)
+    return plan.shown, to_json_text(plan.to_answer(dict.fromkeys(plan.texts, "f" * width)))
+
+
+def _measure_answer(plan: TruncationPlan, width: int) -> int:
+    return len(to_json_text(plan.to_answer(dict.fromkeys(plan.texts, "f" * width))))
 
 
 @attrs.define
