@@ -284,7 +284,7 @@ class _BlockContext:
 
 def suggest_ids(text: str, *, used_ids: Collection[str] = ()) -> list[Suggestion]:
     """
-    Return suggested ids for the fenced code blocks outside of refs, in order.
+    Return suggested ids for the fenced code blocks outside of refs and thoughts, in order.
 
     Args:
         text: The complete text.
@@ -322,7 +322,7 @@ def suggest_ids(text: str, *, used_ids: Collection[str] = ()) -> list[Suggestion
 
 def _blank_refs(text: str) -> tuple[str, list[str]]:
     """
-    Return the text in which blanks replace all lines that touch a ref, and the ids of the refs.
+    Return the text in which blanks replace thoughts and all lines that touch a ref, and the ids of the refs.
 
     The length of the text is unchanged, so that positions stay valid.
     """
@@ -343,7 +343,12 @@ def _blank_refs(text: str) -> tuple[str, list[str]]:
                 marked = text[first : last if last >= 0 else None]
                 parts += text[at:first], "\n".join(" " * len(line) for line in marked.split("\n"))
                 at = first + len(marked)
-    return "".join([*parts, text[at:]]), ids
+    unmarked, at = "".join([*parts, text[at:]]), 0
+    parts = []
+    for start, end in parser._past_thoughts:
+        parts += unmarked[at:start], re.sub(r"[^\r\n]", " ", unmarked[start:end])
+        at = end
+    return "".join([*parts, unmarked[at:]]), ids
 
 
 def _find_blocks(text: str) -> Iterator[_BlockContext]:

@@ -13,13 +13,14 @@ MAX_SPAN_CHARS: Final = 1_000
 MIN_FENCE_CHARS: Final = 3
 MAX_FENCE_INDENT: Final = 3
 
-_BLANK: Final = r"[ \t\r]*+"
-_CLOSING_LINE: Final = {mark: re.compile(rf"\n {{0,3}}(?P<run>{mark}{{3,}}+){_BLANK}(?=\n)") for mark in "`~"}
-_LAST_LINE: Final = {mark: re.compile(rf"\n {{0,3}}(?P<run>{mark}*+)(?P<blank>{_BLANK})\Z") for mark in "`~"}
+# A line ends with "\n", "\r\n" or "\r". Texts from different sources may mix them.
+LINE_BREAK: Final = re.compile(r"\r\n?+|\n")
+_LINE_START: Final = r"(?<![^\r\n])"
+_CLOSING_LINE: Final = {mark: re.compile(rf"[\r\n] {{0,3}}(?P<run>{mark}{{3,}}+)[ \t]*+(?=[\r\n])") for mark in "`~"}
+_LAST_LINE: Final = {mark: re.compile(rf"[\r\n] {{0,3}}(?P<run>{mark}*+)(?P<blank>[ \t]*+)\Z") for mark in "`~"}
 _FENCE_LINE: Final = re.compile(
-    rf"^ {{0,3}}(?P<run>`{{3,{MAX_RUN_CHARS}}}+(?![^`\n]{{0,{MAX_SPAN_CHARS}}}+`)|~{{3,{MAX_RUN_CHARS}}}+(?!~))"
-    r"(?P<info>[^\n]*)",
-    re.MULTILINE,
+    rf"{_LINE_START} {{0,3}}(?P<run>`{{3,{MAX_RUN_CHARS}}}+(?![^`\r\n]{{0,{MAX_SPAN_CHARS}}}+`)"
+    rf"|~{{3,{MAX_RUN_CHARS}}}+(?!~))(?P<info>[^\r\n]*)"
 )
 
 
@@ -32,8 +33,13 @@ class Fence:
 
     def end(self, text: str, start: int) -> int:
         """Return the index of the line break after the closing fence, or -1 if there is no closing fence."""
+        line = self.find_closing_line(text, start)
+        return -1 if line is None else line.end()
+
+    def find_closing_line(self, text: str, start: int) -> re.Match[str] | None:
+        """Return the match of the closing line, from the last character of the line break before it."""
         lines = _CLOSING_LINE[self.character].finditer(text, start)
-        return next((line.end() for line in lines if len(line["run"]) >= self.length), -1)
+        return next((line for line in lines if len(line["run"]) >= self.length), None)
 
     def partial_closing_line(self, text: str, start: int) -> str:
         """
@@ -41,7 +47,7 @@ class Fence:
 
         Only the part that affects the decision is returned, which limits the buffered text.
         """
-        match = _LAST_LINE[self.character].search(text, max(text.rfind("\n"), start))
+        match = _LAST_LINE[self.character].search(text, max(text.rfind("\n"), text.rfind("\r"), start))
         if match is None:
             return ""
         begun, run = match.span("run")
@@ -68,17 +74,24 @@ class FencedBlock:
 
 def find_fenced_blocks(text: str) -> Iterator[FencedBlock]:
     """Yield the fenced blocks of a text that contains no refs, by the same rules as `RefParser`."""
-    whole = text if text.endswith("\n") else f"{text}\n"
+    whole = text if text.endswith(("\n", "\r")) else f"{text}\n"
     at = 0
     while line := _FENCE_LINE.search(whole, at):
         at, run = line.end(), line["run"]
-        start = min(at + 1, len(text))
-        closing = Fence(run[0], len(run)).end(whole, at)
-        at = len(text) if closing < 0 else closing
-        end = whole.rfind("\n", 0, closing) if closing >= 0 else len(text) - text.endswith("\n")
+        start = min(_skip_line_break(whole, at), len(text))
+        closing = Fence(run[0], len(run)).find_closing_line(whole, at)
+        at = len(text) if closing is None else closing.end()
+        end = len(text) - text.endswith(("\n", "\r")) if closing is None else closing.start()
         end -= text[end - 1 : end + 1] == "\r\n"
-        behind = len(text) if closing < 0 else closing + 1
-        yield FencedBlock(line["info"].strip(), line.start(), start, max(start, end), behind, closed=closing >= 0)
+        behind = len(text) if closing is None else _skip_line_break(whole, at)
+        yield FencedBlock(
+            line["info"].strip(), line.start(), start, max(start, end), behind, closed=closing is not None
+        )
+
+
+def _skip_line_break(text: str, at: int) -> int:
+    match = LINE_BREAK.match(text, at)
+    return at if match is None else match.end()
 
 
 def parse_language(info: str) -> str | None:
@@ -119,5 +132,5 @@ def parse_enclosing_fence(text: str) -> EnclosedText | None:
     inner = text[block.start : block.end] if block.closed else text[block.start :]
     opening = text[block.opening_start : block.start]
     if indent := len(opening) - len(opening.lstrip(" ")):
-        inner = re.sub(rf"^ {{1,{indent}}}", "", inner, flags=re.MULTILINE)
+        inner = re.sub(rf"{_LINE_START} {{1,{indent}}}", "", inner)
     return EnclosedText(inner, language)

@@ -11,25 +11,36 @@ plain text without a diagnostic. White space is as in HTML: space, tab, line fee
   is optional. ``/`` is allowed only immediately before ``>``. The first of a repeated attribute counts.
 * A closing tag contains only white space before its ``>``.
 * A tag has at most 512 characters.
+* In a JSON string, a tag has escaped quotes: ``<ref id=\\"x\\">``. Its values and its content are decoded. Only tags of
+  this kind are recognized inside it, and it ends at the end of the string at the latest. A line break, or a quote that
+  is not followed by white space, ``,``, ``:``, ``]`` or ``}``, proves that it is in no JSON string. From there, it is
+  like any other ref, and its content is not decoded.
 
 Text that starts like a tag but violates these rules is plain text and gets a diagnostic: malformed, too long, missing
 id, or invalid id.
 
-* A *fence* opens at the start of a line (of the text, or after ``\n``), after at most three spaces, with a run of three
-  or more backticks or tildes. A run of backticks does not open a fence if a backtick follows on the same line within
-  1,000 characters. A fence closes at a line of at most three spaces, a run of the same character with at least the same
-  length, and otherwise only spaces, tabs and ``\r``. An unclosed fence runs to the end of the text.
+* A *fence* opens at the start of a line, after at most three spaces, with a run of three or more backticks or tildes. A
+  line ends with ``\n``, ``\r\n`` or ``\r``. A run of backticks does not open a fence if a backtick follows on the same
+  line within 1,000 characters. A fence closes at a line of at most three spaces, a run of the same character with at
+  least the same length, and otherwise only spaces and tabs. An unclosed fence runs to the end of the text.
 * A *span* opens with a run of backticks that is not a fence. It closes with the next run of the same length on the same
   line, at most 1,000 characters later. Without a closing run, the backticks are plain text.
 * A run of more than 1,000 characters opens neither. It may close a fence.
+
+Some providers send a model's thoughts as text, between ``<think>`` and ``</think>`` (or ``thinking``). Outside of code
+and refs, at the start of a line after at most three spaces, the first tag opens *thoughts*. The next closing tag that
+does not follow a backtick ends them, whatever is open there. Refs in thoughts are reported (``in_thoughts``) and must
+not be stored. Thoughts that do not end are ordinary text, because a model that forgets the closing tag must not lose
+its answer.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 import attrs
@@ -37,7 +48,14 @@ import attrs
 from mama_structs._internal.jsonable import JsonMixin
 from mama_structs._internal.reprs import bound_field_reprs
 from mama_structs.errors import InvalidArgument, SessionClosed
-from mama_structs.refs.markup.fences import MAX_FENCE_INDENT, MAX_RUN_CHARS, MAX_SPAN_CHARS, MIN_FENCE_CHARS, Fence
+from mama_structs.refs.markup.fences import (
+    LINE_BREAK,
+    MAX_FENCE_INDENT,
+    MAX_RUN_CHARS,
+    MAX_SPAN_CHARS,
+    MIN_FENCE_CHARS,
+    Fence,
+)
 
 MAX_TAG_CHARS: Final = 512
 MAX_DEPTH: Final = 64
@@ -81,6 +99,7 @@ def is_ref_id(text: str) -> bool:
 # Parser events
 
 IN_CODE_REASON: Final = "it was marked inside a code fence or inline code, where tags are text: put the tags outside"
+IN_THOUGHTS_REASON: Final = "it was marked between <think> and </think>: mark it in the answer"
 MENTIONED_REASON: Final = (
     'it was only named, as a history names what is stored: write its text between <ref id="..."> and </ref>'
 )
@@ -95,6 +114,7 @@ DiagnosticKind = Literal[
     "too_deep",
     "stray_close",
     "in_code",
+    "in_thoughts",
     "new_version",
     "nothing_to_append",
     "open_fence",
@@ -137,12 +157,14 @@ class RefEnd(JsonMixin):
     """
     End of the innermost open ref. *is_complete* is False if the text ended first.
 
-    *position* is the first position after the ref, counted from 1.
+    *position* is the first position after the ref, counted from 1. *is_json* is True if the tag and the content are in
+    a JSON string, so that the content has escape sequences.
     """
 
     id: str
     is_complete: bool
     position: int = attrs.field(default=0, kw_only=True, eq=False)
+    is_json: bool = attrs.field(default=False, kw_only=True, repr=False)
 
 
 @attrs.frozen(field_transformer=bound_field_reprs)
@@ -163,6 +185,22 @@ class Diagnostic(JsonMixin):
 Event = PlainText | RefStart | RefText | RefEnd | Diagnostic
 
 
+# JSON strings
+
+_JSON_ESCAPE: Final = re.compile(r"\\(?:([\"\\/bfnrt])|u([0-9a-fA-F]{4}))")
+_JSON_CHARS: Final[Mapping[str, str]] = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+
+
+def decode_json_text(text: str) -> str:
+    """Replace the escape sequences of a JSON string. Invalid sequences stay unchanged."""
+
+    def decode(match: re.Match[str]) -> str:
+        return _JSON_CHARS.get(match[1], match[1]) if match[1] else chr(int(match[2], 16))
+
+    # Combine surrogate pairs.
+    return _JSON_ESCAPE.sub(decode, text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
 # Tags
 
 # These patterns never backtrack. All quantifiers are possessive, and alternatives start with different characters.
@@ -172,19 +210,22 @@ _REF: Final = r"[rR][eE][fF]"
 _AFTER_NAME: Final = r"[ \t\n\r\f/>]"
 
 # Patterns for the text after "<": of a tag, and of a truncated tag (\Z) that may continue in the next chunk.
-_TAG_BEGINS: Final = rf"/?+{_REF}{_AFTER_NAME}"
-_TAG_MAY_BEGIN: Final = rf"/?+(?:\Z|[rR](?:\Z|[eE](?:\Z|[fF](?:\Z|{_AFTER_NAME}))))"
+_TAG_BEGINS: Final = rf"(?:\\?+/)?+{_REF}{_AFTER_NAME}"
+_TAG_MAY_BEGIN: Final = rf"(?:\\(?:\Z|(?=/)))?+/?+(?:\Z|[rR](?:\Z|[eE](?:\Z|[fF](?:\Z|{_AFTER_NAME}))))"
+# A value in escaped quotes. Like all other parts of a tag, it may be truncated.
+_JSON_VALUE: Final = r"""\\(?:"(?:[^"\\]++|\\[^"])*+(?:\\"|\\?+\Z)|\Z)"""
 
 # The text may end (\Z) in every part of the tag. The group "end" matches only if the tag is complete.
 _OPENING: Final = re.compile(
     rf"""<{_REF}(?={_AFTER_NAME}|\Z)"""
-    rf"""(?:{_SPACE}*+{_NAME}(?:{_SPACE}*+={_SPACE}*+(?:"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z)|\Z))?+)*+"""
+    rf"""(?:{_SPACE}*+{_NAME}(?:{_SPACE}*+={_SPACE}*+(?:"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z)|{_JSON_VALUE}|\Z))?+)*+"""
     rf"""{_SPACE}*+(?P<slash>/?+)(?:(?P<end>>)|\Z)"""
 )
-_CLOSING: Final = re.compile(rf"</{_REF}{_SPACE}*+(?:(?P<end>>)|\Z)")
-_TAG_PREFIX: Final = re.compile(r"<(?:/?+(?:[rR](?:[eE][fF]?+)?+)?+)\Z")
+_CLOSING: Final = re.compile(rf"<\\?+/{_REF}{_SPACE}*+(?:(?P<end>>)|\Z)")
+_TAG_PREFIX: Final = re.compile(r"<(?:\\?+/?+(?:[rR](?:[eE][fF]?+)?+)?+)\Z")
 _ATTRIBUTE: Final = re.compile(
-    rf"""(?P<name>{_NAME})(?:{_SPACE}*+={_SPACE}*+(?:"(?P<double>[^"]*+)"|'(?P<single>[^']*+)'))?+"""
+    rf"""(?P<name>{_NAME})(?:{_SPACE}*+={_SPACE}*+(?:"(?P<double>[^"]*+)"|'(?P<single>[^']*+)'"""
+    r"""|\\"(?P<json>(?:[^"\\]++|\\[^"])*+)\\"))?+"""
 )
 
 
@@ -193,6 +234,7 @@ class _OpeningTag:
     id: str
     attributes: Mapping[str, str]
     is_empty: bool  # True if the tag closes itself, as in ``<ref id="a"/>``.
+    is_json: bool | None  # None if the tag has no double quotes, which would decide it.
     end: int
 
     @property
@@ -235,7 +277,7 @@ def _read_tag(text: str, start: int, end: int, *, final: bool) -> _OpeningTag | 
 
     """
     limit = min(end, start + MAX_TAG_CHARS)
-    closing = text.startswith("</", start)
+    closing = text.startswith(("</", "<\\/"), start)
     match = (_CLOSING if closing else _OPENING).match(text, start, limit)
     if match is None:
         if not final and _TAG_PREFIX.match(text, start, end):
@@ -250,9 +292,14 @@ def _read_tag(text: str, start: int, end: int, *, final: bool) -> _OpeningTag | 
 
 def _opening_tag(text: str, match: re.Match[str]) -> _OpeningTag | Diagnostic:
     attributes: dict[str, str] = {}
+    quotes: set[bool] = set()
     for attribute in _ATTRIBUTE.finditer(text, match.start() + len("<ref"), match.end()):
-        name, double, single = attribute.groups()
-        attributes.setdefault(name.lower(), double or single or "")
+        name, double, single, escaped = attribute.groups()
+        quotes |= ({False} if double is not None else set()) | ({True} if escaped is not None else set())
+        value = double or single or ""
+        attributes.setdefault(name.lower(), value if escaped is None else decode_json_text(escaped))
+    if len(quotes) > 1:
+        return _MALFORMED_OPENING
     said = attributes.pop("id", None)
     if said is None:
         return _MISSING_ID
@@ -261,21 +308,27 @@ def _opening_tag(text: str, match: re.Match[str]) -> _OpeningTag | Diagnostic:
         shown = said if len(said) <= 80 else f"{said[:80]}…"  # noqa: PLR2004 - enough to know it again
         message = f"{shown!r} is no id, so this tag was left as text: an id is {ID_RULE}"
         return _make_diagnostic("invalid_id", said, message=message)
-    return _OpeningTag(ref_id, attributes, bool(match["slash"]), match.end())
+    return _OpeningTag(ref_id, attributes, bool(match["slash"]), next(iter(quotes), None), match.end())
 
 
 # Code
 
 _RUN_PATTERNS: Final = {character: re.compile(f"{character}*+") for character in "`~"}
 # Fast path for the most common code span: single backticks around text without "<", which might start a tag.
-_PLAIN_SPAN: Final = rf"`[^`\n<]{{1,{MAX_SPAN_CHARS}}}+`(?=[^`])"
-_LINE_START: Final = re.compile(rf"\n {{0,{MAX_FENCE_INDENT}}}\Z")
+_PLAIN_SPAN: Final = rf"`[^`\r\n<]{{1,{MAX_SPAN_CHARS}}}+`(?=[^`])"
+_LINE_START: Final = re.compile(rf"[\r\n] {{0,{MAX_FENCE_INDENT}}}\Z")
 
 
 def _find_line_start(text: str, end: int) -> str:
     """Return the line break and spaces before *end* if a fence may start there, else ""."""
     match = _LINE_START.search(text, max(end - 1 - MAX_FENCE_INDENT, 0), end)
     return "" if match is None else match[0]
+
+
+def _find_line_end(text: str, start: int, end: int) -> int:
+    """Return the index of the first line break from *start*, or *end* if there is none before it."""
+    match = LINE_BREAK.search(text, start, end)
+    return end if match is None else match.start()
 
 
 def _match_end(pattern: re.Pattern[str], text: str, at: int) -> int:
@@ -298,8 +351,7 @@ class _CodeSpan:
 
     def end(self, text: str, start: int, *, final: bool) -> int | None:
         """Return the index of the closing run, or -1 without a closing run. Return None if more text is needed."""
-        line = text.find("\n", start, start + MAX_SPAN_CHARS + 1)
-        stop = start + MAX_SPAN_CHARS + 1 if line < 0 else line
+        stop = _find_line_end(text, start, start + MAX_SPAN_CHARS + 1)
         known = final or stop <= len(text)
         at = text.find("`", start + self.searched_chars, stop)
         while at >= 0:
@@ -325,14 +377,57 @@ def _open_code(character: str, length: int, *, begins_line: bool) -> Fence | _Co
     return Fence(character, length) if may_be_fence else None
 
 
+# Thoughts
+
+
+def _make_truncated_pattern(word: str, end: str) -> str:
+    """Return a pattern of *word* in any case and then *end*, which the end of the text may truncate."""
+    for letter in reversed(word):
+        end = rf"(?:\Z|[{letter}{letter.upper()}]{end})"
+    return end
+
+
+_TRUNCATED_END: Final = r"(?:\Z|>)"
+_THINK: Final = "[tT][hH][iI][nN][kK](?:[iI][nN][gG])?+>"
+_THINK_SOURCES: Final = {
+    True: _THINK,
+    False: _make_truncated_pattern("think", rf"(?:>|{_make_truncated_pattern('ing', _TRUNCATED_END)})"),
+}
+_THOUGHTS_START: Final = re.compile(f"<{_THINK}")
+_THOUGHTS_END: Final = re.compile(f"</{_THINK}")
+_THOUGHTS_END_TAGS: Final = ("</think>", "</thinking>")
+
+
+def _split_after_thoughts(text: str) -> list[str]:
+    """Split a text after each tag that may end thoughts. Return the parts in reverse order."""
+    ends = [match.end() for match in _THOUGHTS_END.finditer(text)]
+    return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)][::-1]
+
+
+def _find_truncated_end_tag(text: str) -> int:
+    """Return the index at which the end of a text may begin a tag that ends thoughts."""
+    at = text.rfind("<")
+    tail = text[at:].lower()
+    return at if at >= 0 and any(tag.startswith(tail) for tag in _THOUGHTS_END_TAGS) else len(text)
+
+
 # The parser
 
 # Keyed by whether the text is complete: patterns for the start of a tag, and for text that can be skipped.
 _TAG_START_SOURCES: Final = {True: _TAG_BEGINS, False: _TAG_MAY_BEGIN}
 _TAG_START: Final = {final: re.compile(f"<(?={tag})") for final, tag in _TAG_START_SOURCES.items()}
 _PLAIN_TEXT: Final = {
-    final: re.compile(f"(?:[^<`~]++|{_PLAIN_SPAN}|<(?!{tag}))*+") for final, tag in _TAG_START_SOURCES.items()
+    final: re.compile(f"(?:[^<`~]++|{_PLAIN_SPAN}|<(?!{tag}|{_THINK_SOURCES[final]}))*+")
+    for final, tag in _TAG_START_SOURCES.items()
 }
+_MARKUP_START: Final = {
+    final: re.compile(f"<(?={tag}|{_THINK_SOURCES[final]})") for final, tag in _TAG_START_SOURCES.items()
+}
+# Text of a JSON string inside a ref, up to a tag, a line break, a quote, or a backslash that may need more text.
+_JSON_TEXT: Final = {
+    final: re.compile(rf'(?:[^<"\\\r\n]++|\\[^<\r\n]|<(?!{tag}))*+') for final, tag in _TAG_START_SOURCES.items()
+}
+_AFTER_JSON_STRING: Final = frozenset(" \t\n\r\f,:]}")
 
 _NEEDS_MORE_TEXT: Final = -1
 
@@ -363,8 +458,21 @@ class RefParser:
 
     _position: int = attrs.field(default=0, init=False)
     _closed: bool = attrs.field(default=False, init=False)
-    # Ids and positions of the open refs, outermost first.
-    _open_refs: list[tuple[str, int]] = attrs.field(factory=list, init=False)
+    # Ids and positions of the open refs, outermost first, and whether they are in a JSON string.
+    _open_refs: list[tuple[str, int, bool]] = attrs.field(factory=list, init=False)
+    # The position of the tag that opened the current thoughts, and whether they contain markup.
+    _thoughts: int | None = attrs.field(default=None, init=False)
+    _thoughts_have_markup: bool = attrs.field(default=False, init=False)
+    # Start and end offsets of the thoughts that ended.
+    _past_thoughts: list[tuple[int, int]] = attrs.field(factory=list, init=False)
+    # The last character of the text so far, if it is in thoughts.
+    _last_thought: str = attrs.field(default="", init=False)
+    # The beginning of a tag that may end the thoughts.
+    _held_end: str = attrs.field(default="", init=False)
+    # The text after a tag that opened thoughts, which must be scanned again, and the number of fed but unscanned
+    # characters.
+    _rest: str = attrs.field(default="", init=False)
+    _unscanned_chars: int = attrs.field(default=0, init=False)
     # Number of opening tags beyond the maximum depth whose closing tags have not arrived yet.
     _too_deep_count: int = attrs.field(default=0, init=False)
     # The code span or fence that the text is or may be in. None in plain text and inside refs.
@@ -408,16 +516,17 @@ class RefParser:
             return []
         self._position += len(chunk)
         # Fast path: most chunks of a stream contain a few characters and no markup.
-        if not self._buffered and "<" not in chunk:
+        if not (self._buffered or self._held_end or self._is_in_json) and "<" not in chunk:
+            self._last_thought = chunk[-1]
             if self._open_refs:
                 return [RefText(chunk)]
             if self._open_code is None:
                 seen = self._context + chunk
                 if "`" not in seen and "~" not in seen:
-                    if self._context or "\n" in chunk:
+                    if self._context or "\n" in chunk or "\r" in chunk:
                         self._context = _find_line_start(seen, len(seen))
                     return [PlainText(chunk)]
-            elif not self._context and type(self._open_code) is Fence and "\n" not in chunk:
+            elif not (self._context or "\n" in chunk or "\r" in chunk) and type(self._open_code) is Fence:
                 return [PlainText(chunk)]
         return self._scan(chunk, final=False)
 
@@ -427,19 +536,57 @@ class RefParser:
             return []
         self._closed = True
         events = self._scan("", final=True)
-        while self._open_refs:
-            ref_id, position = self._open_refs.pop()
-            more = f'<ref id="{ref_id}" append>'
-            message = f"ref {ref_id!r} was not closed with </ref>, and is incomplete: to go on write {more}"
-            events += (
-                Diagnostic("unclosed", ref_id, position, message),
-                RefEnd(ref_id, is_complete=False, position=self._position + 1),
-            )
-        return events
+        self._end_open_refs(0)
+        return [*events, *self._take_events()]
 
     def _scan(self, chunk: str, *, final: bool) -> list[Event]:
         """Parse the buffered text and *chunk* until more text is needed, and return the events."""
-        self._text = self._context + self._buffered + chunk
+        text, self._held_end = self._held_end + chunk, ""
+        self._unscanned_chars = len(text)
+        parts = _split_after_thoughts(text)
+        is_split = len(parts) > 1
+        while parts:
+            part = parts.pop()
+            if self._thoughts is None:
+                self._scan_part(part, final=final and not parts)
+            else:
+                self._scan_thoughts(part, final=final and not parts)
+            if self._rest:
+                parts += _split_after_thoughts(self._rest)
+                is_split, self._rest = True, ""
+        events = self._take_events()
+        return _join_texts(events) if is_split else events
+
+    def _take_events(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+    def _scan_thoughts(self, part: str, *, final: bool) -> None:
+        """Parse thoughts, which end with *part* if it ends with their closing tag."""
+        end = _THOUGHTS_END.search(part)
+        is_quoted = end is not None and (self._last_thought + part)[: -len(end[0])].endswith("`")
+        if is_quoted:
+            end = None
+        stop = end.start() if end else len(part) if final or is_quoted else _find_truncated_end_tag(part)
+        self._last_thought = part[:stop][-1:] or self._last_thought
+        self._scan_part(part[:stop], final=final or end is not None)
+        if end is None:
+            self._held_end = part[stop:]
+            return
+        # An open ref or fence in the thoughts must not hide the answer.
+        self._end_open_refs(0, is_reported=False)
+        self._open_code, self._context = None, ""
+        if self._thoughts_have_markup:
+            message = "refs between <think> and </think> are not stored: mark them in the answer"
+            self._events.append(Diagnostic("in_thoughts", None, self._thoughts or 0, message))
+        self._unscanned_chars -= len(part) - stop
+        self._past_thoughts.append(((self._thoughts or 1) - 1, self._position - self._unscanned_chars))
+        self._thoughts = None
+        self._events.append(PlainText(part[stop:]))
+
+    def _scan_part(self, part: str, *, final: bool) -> None:
+        self._unscanned_chars -= len(part)
+        self._text = self._context + self._buffered + part
         self._emitted_until = len(self._context)
         at = 0
         while at != _NEEDS_MORE_TEXT:
@@ -452,9 +599,7 @@ class RefParser:
                 at = self._parse_span(code, at, final=final)
             else:
                 at = self._parse_fence(code, at, final=final)
-        events = self._events
-        self._text, self._events = "", []
-        return events
+        self._text = ""
 
     # Each `_parse_` method parses in one state from an index, and returns the index from which to continue.
     # If more text is needed, a `_parse_` method returns `_NEEDS_MORE_TEXT`.
@@ -466,7 +611,8 @@ class RefParser:
             return self._buffer_rest(before=_find_line_start(text, at))
         character = text[at]
         if character == "<":
-            return self._parse_tag(at, final=final)
+            is_tag = _TAG_START[final].match(text, at)
+            return self._parse_tag(at, final=final) if is_tag else self._open_thoughts(at)
         behind, beginning = _match_end(_RUN_PATTERNS[character], text, at), _find_line_start(text, at)
         if behind == len(text) and not final:
             # The next chunk may continue the run.
@@ -475,14 +621,33 @@ class RefParser:
         return behind
 
     def _parse_in_ref(self, at: int, *, final: bool) -> int:
-        match = _TAG_START[final].search(self._text, at)
-        return self._buffer_rest() if match is None else self._parse_tag(match.start(), final=final)
+        text = self._text
+        if not self._is_in_json:
+            match = _TAG_START[final].search(text, at)
+            return self._buffer_rest() if match is None else self._parse_tag(match.start(), final=final)
+        at = _match_end(_JSON_TEXT[final], text, at)
+        if at == len(text):
+            return self._buffer_rest()
+        if text[at] == "<":
+            return self._parse_tag(at, final=final)
+        is_last = at + 1 == len(text)
+        if is_last and not final and text[at] in '"\\':
+            return self._buffer_rest(held=at)
+        if text[at] == '"' and (is_last or text[at + 1] in _AFTER_JSON_STRING):
+            # The JSON string ends here.
+            self._emit(at)
+            self._end_open_refs(at)
+            return at
+        if text[at] != "\\":
+            # This is no JSON string.
+            self._open_refs = [(ref_id, position, False) for ref_id, position, _ in self._open_refs]
+        return at + 1
 
     def _parse_span(self, span: _CodeSpan, at: int, *, final: bool) -> int:
         end = span.end(self._text, at, final=final)
         if end is None:
             # The text before the first tag can be emitted, because it is plain text whether or not it is code.
-            match = _TAG_START[final].search(self._text, max(at, self._emitted_until))
+            match = _MARKUP_START[final].search(self._text, max(at, self._emitted_until))
             self._emit(len(self._text) if match is None else match.start())
             return self._buffer_rest(before=self._text[at : self._emitted_until], held=self._emitted_until)
         if end >= 0:
@@ -504,19 +669,56 @@ class RefParser:
         return self._buffer_rest(before=fence.partial_closing_line(self._text, at))
 
     def _parse_tag(self, at: int, *, final: bool) -> int:
+        in_json = self._is_in_json
+        if not in_json and self._text.startswith("<\\", at):
+            return at + 1
         tag = _read_tag(self._text, at, len(self._text), final=final)
         if tag is None:
-            return self._buffer_rest(held=at)
+            # The text may also become a tag that opens thoughts.
+            return self._buffer_rest(before=_find_line_start(self._text, at), held=at)
         if isinstance(tag, Diagnostic):
             self._report(tag, at)
             return at + 1
         if isinstance(tag, int):
             self._close_ref(at, tag)
             return tag
-        self._open_ref(tag, at)
+        is_json = in_json if tag.is_json is None else tag.is_json
+        if self._open_refs and is_json is not in_json:
+            if is_json:
+                self._report(_MALFORMED_OPENING, at)
+            return at + 1
+        self._open_ref(tag, at, is_json=is_json)
         return tag.end
 
-    def _open_ref(self, tag: _OpeningTag, at: int) -> None:
+    @property
+    def _is_in_json(self) -> bool:
+        return bool(self._open_refs) and self._open_refs[-1][2]
+
+    def _open_thoughts(self, at: int) -> int:
+        beginning = _find_line_start(self._text, at)
+        if self._thoughts is not None or not beginning:
+            return at + 1
+        tag = _THOUGHTS_START.match(self._text, at)
+        if tag is None:
+            return self._buffer_rest(before=beginning, held=at)
+        self._thoughts, self._thoughts_have_markup, self._last_thought = self._compute_position(at), False, ""
+        self._rest = self._text[tag.end() :]
+        self._text = self._text[: tag.end()]
+        self._unscanned_chars += len(self._rest)
+        return self._buffer_rest()
+
+    def _end_open_refs(self, at: int, *, is_reported: bool = True) -> None:
+        """End the open refs at an index, innermost first, as incomplete."""
+        end, self._too_deep_count = self._compute_position(at), 0
+        while self._open_refs:
+            ref_id, position, is_json = self._open_refs.pop()
+            if is_reported:
+                more = f'<ref id="{ref_id}" append>'
+                message = f"ref {ref_id!r} was not closed with </ref>, and is incomplete: to go on write {more}"
+                self._events.append(Diagnostic("unclosed", ref_id, position, message))
+            self._events.append(RefEnd(ref_id, is_complete=False, position=end, is_json=is_json))
+
+    def _open_ref(self, tag: _OpeningTag, at: int, *, is_json: bool) -> None:
         if tag.is_mention:
             return
         if len(self._open_refs) == MAX_DEPTH:
@@ -529,11 +731,13 @@ class RefParser:
             outer = self._open_refs[-1][0]
             message = f"ref {tag.id!r} is inside ref {outer!r}: both hold the text of the inner one"
             self._report(_make_diagnostic("nested", tag.id, message=message), at)
+        self._thoughts_have_markup = True
         self._events.append(RefStart(tag.id, tag.attributes, position=self._compute_position(at)))
         if tag.is_empty:
-            self._events.append(RefEnd(tag.id, is_complete=True, position=self._compute_position(tag.end)))
+            end = self._compute_position(tag.end)
+            self._events.append(RefEnd(tag.id, is_complete=True, position=end, is_json=is_json))
         else:
-            self._open_refs.append((tag.id, self._compute_position(at)))
+            self._open_refs.append((tag.id, self._compute_position(at), is_json))
         self._emitted_until = tag.end
 
     def _close_ref(self, at: int, end: int) -> None:
@@ -541,9 +745,9 @@ class RefParser:
             self._too_deep_count -= 1
         elif self._open_refs:
             self._emit(at)
-            self._events.append(
-                RefEnd(self._open_refs.pop()[0], is_complete=True, position=self._compute_position(end))
-            )
+            ref_id, _, is_json = self._open_refs.pop()
+            position = self._compute_position(end)
+            self._events.append(RefEnd(ref_id, is_complete=True, position=position, is_json=is_json))
             self._emitted_until = end
         else:
             message = "no ref is open here, so this closing tag was left as text: write &lt;/ref> to show one"
@@ -555,8 +759,9 @@ class RefParser:
         at = max(start, self._emitted_until)
         while match := _TAG_START[final].search(text, at, end):
             at = match.start()
-            line = text.find("\n", at, min(end, at + MAX_TAG_CHARS))
-            tag = _read_tag(text, at, end if line < 0 else line, final=final or line >= 0)
+            limit = min(end, at + MAX_TAG_CHARS)
+            line = _find_line_end(text, at, limit)
+            tag = _read_tag(text, at, end if line == limit else line, final=final or line < limit)
             if tag is None:
                 return at
             if isinstance(tag, _OpeningTag):
@@ -570,6 +775,7 @@ class RefParser:
 
     def _report(self, what: Diagnostic, at: int) -> None:
         self._emit(at)
+        self._thoughts_have_markup = True
         self._events.append(Diagnostic(what.kind, what.id, self._compute_position(at), what.message))
 
     def _emit(self, end: int) -> None:
@@ -588,4 +794,15 @@ class RefParser:
 
     def _compute_position(self, at: int) -> int:
         """Convert an index in the currently scanned text to a 1-based position in the complete text."""
-        return self._position - len(self._text) + at + 1
+        return self._position - self._unscanned_chars - len(self._text) + at + 1
+
+
+def _join_texts(events: Sequence[Event]) -> list[Event]:
+    """Join adjacent text events of the same type."""
+    joined: list[Event] = []
+    for kind, group in itertools.groupby(events, type):
+        if kind is PlainText or kind is RefText:
+            joined.append(kind("".join(event.text for event in group if isinstance(event, PlainText | RefText))))
+        else:
+            joined += group
+    return joined

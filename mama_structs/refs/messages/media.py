@@ -82,31 +82,31 @@ def parse_media(block: object) -> Media | None:
 
 def to_content_blocks(result: Any) -> Any:
     """
-    Convert binary data in a tool's result, alone or in a list, to content blocks.
+    Convert bytes in a tool's result, alone or in a list, to texts if they are UTF-8, and else to content blocks.
 
-    Bytes that are valid UTF-8 text and other results are returned unchanged.
+    Other results are returned unchanged.
     """
     if isinstance(result, bytes | bytearray | memoryview):
-        block = _make_block(bytes(result))
-        return result if block is None else [block]
-    if type(result) not in {list, tuple}:
+        converted = _convert_bytes(bytes(result))
+        return converted if isinstance(converted, str) else [converted]
+    if type(result) not in {list, tuple} or not any(isinstance(one, bytes | bytearray | memoryview) for one in result):
         return result
-    blocks = [_make_block(bytes(one)) if isinstance(one, bytes | bytearray | memoryview) else None for one in result]
-    if not any(blocks):
-        return result
-    texts = ({"type": "text", "text": one} if isinstance(one, str) else one for one in result)
-    return [block or text for block, text in zip(blocks, texts, strict=True)]
+    items = [_convert_bytes(bytes(one)) if isinstance(one, bytes | bytearray | memoryview) else one for one in result]
+    if all(type(new) is str or new is old for new, old in zip(items, result, strict=True)):
+        return items
+    return [{"type": "text", "text": one} if isinstance(one, str) else one for one in items]
 
 
-def _make_block(content: bytes) -> dict[str, str] | None:
+def _convert_bytes(content: bytes) -> str | dict[str, str]:
     mime_type = next((name for name, begins in _MAGIC_BYTES.items() if begins.match(content)), None)
     if mime_type is None:
         try:
-            content.decode()
+            # No text file contains NUL.
+            if b"\0" not in content:
+                return content.decode("utf-8-sig")
         except UnicodeDecodeError:
-            mime_type = _DEFAULT_MIME_TYPE
-        else:
-            return None
+            pass
+        mime_type = _DEFAULT_MIME_TYPE
     return {"type": _media_kind(mime_type), "data": base64.b64encode(content).decode("ascii"), "mimeType": mime_type}
 
 

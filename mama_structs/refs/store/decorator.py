@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from mama_structs._internal.budget import Budget
 from mama_structs._internal.control_flow import is_framework_result
-from mama_structs._internal.event_loop import call_progress, find_session, make_no_session_error
+from mama_structs._internal.event_loop import answer_room, call_progress, find_session, make_no_session_error
 from mama_structs._internal.introspection import copy_metadata, get_callable_name, get_called_function, make_async
 from mama_structs._internal.offload import measure_input
 from mama_structs._internal.telemetry import format_error
@@ -106,8 +106,12 @@ def _decorate(tool: Callable[..., Any], *, store: RefStore | None) -> Callable[.
         result = await function(*args, **kwargs)
         if not keeper.settings.enabled or is_framework_result(result):
             return result
+        # If the tool has references, they belong to the rows that this part of the budget shows.
+        chars = None if (room := answer_room.get()) is None else room.payload_chars
         return await apply_to_result(
-            keeper, result, lambda refs, keeps: shorten_to_budget(refs, result, what=name, keeps=keeps)
+            keeper,
+            result,
+            lambda refs, keeps: shorten_to_budget(refs, result, what=name, keeps=keeps, payload_chars=chars),
         )
 
     # The wrapper may return truncated data, so do not derive a schema from the tool's return type.

@@ -457,7 +457,9 @@ def _open_subdirectory(place: _ResolvedPath, depth: int, directory: int, *, is_m
         if not order.parents:
             where = "/".join(place.directories[: depth + 1])
             rule = f"cannot be written: the directory {where[:_MAX_DISPLAYED_CHARS]!r} does not exist"
-            raise order.error(ExportMissing, rule, "make it first, or choose a directory that exists") from error
+            raise order.error(
+                ExportMissing, rule, "pass parents=true to create it, or choose a directory that exists"
+            ) from error
     except OSError as error:
         if error.errno not in _NOT_A_DIRECTORY_ERRNOS:
             raise

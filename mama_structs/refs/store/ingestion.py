@@ -12,12 +12,20 @@ import attrs
 from mama_structs.errors import InvalidArgument, QuotaExceeded
 from mama_structs.provenance import Provenance
 from mama_structs.refs.markup.fences import find_fenced_blocks
-from mama_structs.refs.markup.parser import IN_CODE_REASON, MENTIONED_REASON, Diagnostic, DiagnosticKind
+from mama_structs.refs.markup.parser import (
+    IN_CODE_REASON,
+    IN_THOUGHTS_REASON,
+    MENTIONED_REASON,
+    Diagnostic,
+    DiagnosticKind,
+)
 from mama_structs.refs.store.editing import Revision, is_append_requested
 from mama_structs.refs.store.entries import Entries, Ref
 from mama_structs.refs.store.ref_collector import CollectedRefs, ObservedMessage, find_mentions
 
 _MAX_ANSWERS: Final = 8
+# Why refs with these diagnostics are not stored, for errors about a missing ref.
+_REASONS: Final = {"in_code": IN_CODE_REASON, "in_thoughts": IN_THOUGHTS_REASON}
 
 
 @attrs.define(eq=False)
@@ -119,8 +127,9 @@ def ingest_refs(
             older = f"; {before.versioned_handle} is the one before" if before else ""
             said.append(report("new_version", message=f"ref:{ref.id} is now version {ref.version}{older}"))
     for diagnostic in collected.diagnostics:
-        if diagnostic.kind == "in_code" and diagnostic.id is not None:
-            entries.record_missing(diagnostic.id, IN_CODE_REASON)
+        reason = _REASONS.get(diagnostic.kind)
+        if reason is not None and diagnostic.id is not None:
+            entries.record_missing(diagnostic.id, reason)
     for ref_id in find_mentions(collected.text):
         # A model that sees mentions in its history may write a new ref in this form. The ref then has no text.
         if entries.newest_ref(ref_id) is None:

@@ -27,6 +27,8 @@ class ObservedMessages:
     _messages: deque[tuple[object, ObservedMessage]] = attrs.field(
         factory=lambda: deque(maxlen=_MAX_MESSAGES), init=False
     )
+    # Hashes of recent texts, for `is_first`.
+    _texts: deque[int] = attrs.field(factory=lambda: deque(maxlen=_MAX_MESSAGES), init=False)
     # Deduplicated, in arrival order.
     _notes: dict[str, None] = attrs.field(factory=dict, init=False)
 
@@ -53,10 +55,19 @@ class ObservedMessages:
             self._messages.append((message, ingested))
         self.add_diagnostics(ingested.diagnostics)
 
-    def record_stream(self, ingested: ObservedMessage) -> None:
-        """Add the notes of a closed stream, unless a message with the same text was observed."""
-        if all(held.text != ingested.text for _, held in self._messages):
+    def record_stream(self, ingested: ObservedMessage) -> bool:
+        """Add the notes of a closed stream. Return False if a message with the same text was observed."""
+        is_new = all(held.text != ingested.text for _, held in self._messages)
+        if is_new:
             self.add_diagnostics(ingested.diagnostics)
+        return is_new
+
+    def is_first(self, text: str) -> bool:
+        """Return True if this is the first call with this text, among the recent ones."""
+        key = hash(text)
+        is_new = key not in self._texts
+        self._texts.append(key)
+        return is_new
 
     def add_diagnostics(self, diagnostics: Iterable[Diagnostic]) -> None:
         """Add a note for each diagnostic that reports a problem. Only the newest 100 notes are retained."""

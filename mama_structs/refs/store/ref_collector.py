@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from mama_structs.refs.markup.parser import (
     RefParser,
     RefStart,
     RefText,
+    decode_json_text,
     parse_ref_id,
 )
 from mama_structs.refs.messages.provider_messages import DeltaReader, describe_item, extract_model_text, may_be_chunk
@@ -29,15 +31,15 @@ from mama_structs.refs.store.entries import Ref
 
 _log = logging.getLogger("mama_structs")
 
-_LINE_BREAKS: Final = ("\r\n", "\n")
+_LINE_BREAKS: Final = ("\r\n", "\n", "\r")
 
 
 def trim_line_breaks(text: str, *, closed: bool = True) -> str:
     r"""
     Remove one line break after an opening tag and one before the closing tag.
 
-    A line break is ``\n`` or ``\r\n``. If the opening tag ended its line with ``\n``, a final ``\r`` is content, so
-    that text on lines of its own is restored exactly.
+    A line break is ``\n``, ``\r\n`` or ``\r``. If the opening tag ended its line with ``\n``, a final ``\r`` is
+    content, so that text on lines of its own is restored exactly.
     """
     opening = next((kind for kind in _LINE_BREAKS if text.startswith(kind)), "")
     text = text[len(opening) :]
@@ -62,6 +64,7 @@ class MarkedText:
     end: int = -1
     position_after: int = -1
     complete: bool = False
+    is_json: bool = False  # True if the tag and the content are in a JSON string
 
 
 @attrs.frozen
@@ -80,7 +83,8 @@ class CollectedRefs:
     def content(self, marked: MarkedText) -> str:
         """Return a ref's content. The tags of nested refs, and one line break at each end, are removed."""
         # Compute contents lazily, because the contents of nested refs may total 64 times the size of the text.
-        return trim_line_breaks(self.visible[marked.visible_start : marked.end], closed=marked.complete)
+        text = self.visible[marked.visible_start : marked.end]
+        return trim_line_breaks(decode_json_text(text) if marked.is_json else text, closed=marked.complete)
 
     def compact(self, stored: Mapping[int, Ref]) -> str:
         """
@@ -93,9 +97,40 @@ class CollectedRefs:
         for marked in self.marked:
             ref = stored.get(marked.position)
             if ref is not None and marked.position > at:
-                parts += self.text[at : marked.position - 1], format_mention(ref)
+                mention = format_mention(ref)
+                mention = mention.replace('"', r"\"") if marked.is_json else mention
+                parts += self.text[at : marked.position - 1], mention
                 at = marked.position_after - 1
         return "".join([*parts, self.text[at:]])
+
+
+_JSON_CONTENT: Final = re.compile(r'(?:[^"\\]++|\\.)*+', re.DOTALL)
+
+
+def _mark_json_strings(all_marked: Sequence[MarkedText], text: str, visible: str) -> tuple[MarkedText, ...]:
+    """
+    Mark the refs with single-quoted tags that are in JSON strings, if the complete text is JSON.
+
+    The parser recognizes only tags with escaped quotes, because other tags look the same in ordinary text.
+    """
+
+    def convert(marked: MarkedText) -> MarkedText:
+        if marked.is_json or not _JSON_CONTENT.fullmatch(visible, marked.visible_start, marked.end):
+            return marked
+        attributes = {name: decode_json_text(value) for name, value in marked.attributes.items()}
+        return attrs.evolve(marked, attributes=attributes, is_json=True)
+
+    if all(marked.is_json for marked in all_marked) or not _is_json(text):
+        return tuple(all_marked)
+    return tuple(map(convert, all_marked))
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def measure_pieces(pieces: Sequence[str]) -> InputSize:
@@ -127,13 +162,13 @@ def format_mention(ref: Ref) -> str:
     return f'<ref id="{ref.id}" lines="{ref.lines}"{state}/>'
 
 
-_MENTION: Final = re.compile(r'<ref id="([^"<>]{1,256})" lines="[0-9]{1,9}"(?: complete="false")?/>')
+_MENTION: Final = re.compile(r'<ref id=(\\?")([^"<>\\]{1,256})\1 lines=\1[0-9]{1,9}\1(?: complete=\1false\1)?/>')
 
 
 def find_mentions(text: str) -> Iterator[str]:
     """Yield the ids of the mentions in a text, in the form that `format_mention` returns."""
     for match in _MENTION.finditer(text):
-        if (ref_id := parse_ref_id(match[1])) is not None:
+        if (ref_id := parse_ref_id(match[2])) is not None:
             yield ref_id
 
 
@@ -171,7 +206,10 @@ class RefCollector:
     def finish(self) -> CollectedRefs:
         """Return the collected refs. Call `end_piece` first."""
         texts = "".join(self._chunks), "".join(self._visible)
-        return CollectedRefs(tuple(self._marked), tuple(self._diagnostics), *texts)
+        # A draft in thoughts is no problem if the answer marks the ref.
+        ids = {one.id for one in self._marked}
+        told = (one for one in self._diagnostics if one.kind != "in_thoughts" or one.id not in ids)
+        return CollectedRefs(_mark_json_strings(self._marked, *texts), tuple(told), *texts)
 
     def _apply_events(self, events: Sequence[Event]) -> list[Event]:
         return [self._apply_event(event) for event in events]
@@ -183,14 +221,31 @@ class RefCollector:
             return event
         moved = attrs.evolve(event, position=event.position + self._previous_chars)
         if isinstance(moved, RefStart):
-            self._open.append(MarkedText(moved.id, moved.attributes, moved.position, self._visible_chars))
+            place = moved.position, self._visible_chars
+            self._open.append(MarkedText(moved.id, moved.attributes, *place))
             self._marked.append(self._open[-1])
         elif isinstance(moved, RefEnd):
             closed = self._open.pop()
             closed.end, closed.position_after, closed.complete = self._visible_chars, moved.position, moved.is_complete
+            closed.is_json = moved.is_json
+        elif moved.kind == "in_thoughts":
+            self._drop_thoughts(moved)
         else:
             self._diagnostics.append(moved)
         return moved
+
+    def _drop_thoughts(self, thoughts: Diagnostic) -> None:
+        """Replace the refs and diagnostics from the start of thoughts by one diagnostic for each ref."""
+        while self._diagnostics and self._diagnostics[-1].position >= thoughts.position:
+            self._diagnostics.pop()
+        dropped: list[MarkedText] = []
+        while self._marked and self._marked[-1].position >= thoughts.position:
+            dropped.append(self._marked.pop())
+        for one in reversed(dropped):
+            message = (
+                f"ref {one.id!r} was marked between <think> and </think>, and is not stored: mark it in the answer"
+            )
+            self._diagnostics.append(Diagnostic("in_thoughts", one.id, one.position, message))
 
 
 @attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)

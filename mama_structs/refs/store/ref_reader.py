@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from pathlib import Path
 from typing import Final, get_args
@@ -40,6 +41,8 @@ class RefReader:
     _clock: Callable[[], datetime]
     _loop: LoopGuard
     _directory: Path | None
+    _log: object | None
+    _is_named: bool
     _closed: bool
     _is_draft: bool
 
@@ -141,6 +144,14 @@ class RefReader:
             )
         newest = {entry.id: entry for entry in self._entries.iter_entries() if isinstance(entry, Ref)}
         return tuple(ref for ref in newest.values() if category in {None, ref.category})
+
+    def _list_creation_times(self) -> dict[str, datetime]:
+        """Return the time of the oldest version of every ref, by handle."""
+        times: dict[str, datetime] = {}
+        for entry in self._entries.iter_entries():
+            if isinstance(entry, Ref):
+                times.setdefault(entry.handle, entry.created_at)
+        return times
 
     def list_descriptors(self) -> tuple[Descriptor, ...]:
         """Return all descriptors, oldest first."""
@@ -319,7 +330,12 @@ class RefReader:
             handles: Whether to list the stored handles, newest first, as many as fit in the budget of an answer.
 
         """
-        text = render_instructions(self.settings, files=self.files_root is not None)
+        return self._render_prompt(frozenset() if self.files_root is not None else {"fd_to_file"}, handles=handles)
+
+    def _render_prompt(self, missing_tools: AbstractSet[str], *, handles: bool) -> str:
+        """Return the system prompt without the lines that name *missing_tools*."""
+        outlives = self._is_named and self._log is not None
+        text = render_instructions(self.settings, missing_tools=missing_tools, outlives_process=outlives)
         if not (handles and text):
             return text
         return f"{text}\n\n{self._rendering.render_handles((*self.list_descriptors(), *self.list()))}"

@@ -140,6 +140,8 @@ class RefStore(RefReader):
         self._entries = Entries(self.settings)
         self._log: ChangeLog[Any] | None = None
         self._directory: Path | None = None
+        # True if the host named the conversation, so that it can open it again.
+        self._is_named = False
         self._closed = False
         self._recent = RecentAnswers()
         self._loop = LoopGuard("ref store")
@@ -514,6 +516,7 @@ class RefStore(RefReader):
         schema: Mapping[str, Any] | None = None,
         keeps: bool = True,
         provenance: Provenance | None = None,
+        payload_chars: int | None = None,
     ) -> Any:
         """
         Shorten a result as `wrap` does, within any budget.
@@ -525,6 +528,7 @@ class RefStore(RefReader):
             schema: The JSON Schema of the result, which determines the texts that are never truncated.
             keeps: Whether to store the omitted parts under handles.
             provenance: The provenance of the handles; None to derive it from *source*.
+            payload_chars: The characters for a result without its references; None if neither has priority.
 
         """
         self._check_open()
@@ -537,7 +541,13 @@ class RefStore(RefReader):
             show=self._rendering.render_result,
         )
         wrapping = ResultTruncation(
-            shelf=shelf, budget=budget, source=source, schema=schema, own_share=self._own_share, keeps=keeps
+            shelf=shelf,
+            budget=budget,
+            source=source,
+            schema=schema,
+            own_share=self._own_share,
+            payload_chars=payload_chars,
+            keeps=keeps,
         )
         return wrapping.truncate(result)
 

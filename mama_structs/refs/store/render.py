@@ -14,6 +14,8 @@ import hashlib
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
 from typing import Final, TypeVar
@@ -24,7 +26,6 @@ from mama_structs._internal.budget import Budget
 from mama_structs._internal.prompt_quoting import INVISIBLE_CHARS
 from mama_structs._internal.reprs import format_count
 from mama_structs.errors import MamaStructsError
-from mama_structs.refs.markup.parser import ID_RULE
 from mama_structs.refs.store.entries import Descriptor, Entry, Ref
 from mama_structs.refs.store.export import FileResult
 from mama_structs.refs.store.text import Excerpt, Preview
@@ -156,20 +157,26 @@ class Rendering:
             shown = {"shown_lines": place["lines"], "shown_chars": place["chars"]} if place["next"] else {}
             return {**about, **shown, **{key: value for key, value in place.items() if key not in {"lines", "chars"}}}
 
-        return self._render_part("ref_content", excerpt, tag)
+        return self._render_part("ref_content", excerpt, tag, line_break="\n")
 
     def _render_part(
-        self, name: str, excerpt: Excerpt, tag: Callable[[Mapping[str, Attribute]], dict[str, Attribute]]
+        self,
+        name: str,
+        excerpt: Excerpt,
+        tag: Callable[[Mapping[str, Attribute]], dict[str, Attribute]],
+        *,
+        line_break: str = "",
     ) -> str:
         """
-        Render the beginning of an excerpt.
+        Render the beginning of an excerpt, with a line break after the opening tag and before the closing tag.
 
         It is cut at the end of a line, unless that removes more than half of the characters that fit.
         """
         text = excerpt.text
 
         def render_prefix(length: int) -> str:
-            return self.quote_element(name, tag(_position_attributes(excerpt, length)), text[:length])
+            shown = f"{line_break}{text[:length]}{line_break}"
+            return self.quote_element(name, tag(_position_attributes(excerpt, length)), shown)
 
         length = self.budget.find_max_items(len(text), render_prefix)
         if length < len(text):
@@ -243,14 +250,21 @@ class Rendering:
 
     # Lists
 
-    def render_refs(self, refs: Sequence[Ref], *, start: int = 1, category: str | None = None) -> str:
+    def render_refs(
+        self,
+        refs: Sequence[Ref],
+        *,
+        start: int = 1,
+        category: str | None = None,
+        creation_times: Mapping[str, datetime] | None = None,
+    ) -> str:
         """
         Render a list of refs from number *start* (from 1), as many as fit in the budget.
 
-        All refs belong to *category*, if it is given.
+        All refs belong to *category*, if it is given. *creation_times* has the times of first versions by handle.
         """
         only = "" if category is None else f"category='{category}', "
-        rows = _LazyElements(refs[start - 1 :])
+        rows = _LazyElements(refs[start - 1 :], creation_times)
 
         def render_count(count: int) -> str:
             following = start + count
@@ -378,8 +392,9 @@ def newest_first(entries: Sequence[E]) -> list[E]:
 class _LazyElements:
     """List elements that are rendered lazily, because only a small part of a long list fits."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
+    def __init__(self, entries: Sequence[Entry], creation_times: Mapping[str, datetime] | None = None) -> None:
         self._entries = entries
+        self._creation_times = creation_times or {}
         self._made: list[str] = []
 
     def __len__(self) -> int:
@@ -387,13 +402,14 @@ class _LazyElements:
 
     def first(self, count: int) -> list[str]:
         """Return the first *count* elements."""
-        self._made += map(_render_row, self._entries[len(self._made) : count])
+        new = self._entries[len(self._made) : count]
+        self._made += [_render_row(one, self._creation_times.get(one.handle)) for one in new]
         return self._made[:count]
 
 
-def _render_row(entry: Entry) -> str:
+def _render_row(entry: Entry, created_at: datetime | None) -> str:
     if isinstance(entry, Ref):
-        return start_tag("ref", _ref_attributes(entry), empty=True)
+        return start_tag("ref", _ref_attributes(entry, created_at), empty=True)
     about: dict[str, Attribute] = {
         "fd": entry.handle,
         "source": entry.source,
@@ -433,7 +449,7 @@ def _position_attributes(excerpt: Excerpt, length: int) -> dict[str, Attribute]:
 def _read_call(excerpt: Excerpt, mode: str, start: int, count: int) -> str:
     """Return the tool call, as text, that reads from *start*."""
     if mode == "page":
-        where = f"page={start}" if count == 1 else f"start={start}, count={count}"
+        where = f"start={start}" if count == 1 else f"start={start}, count={count}"
     else:
         where = f"mode='{mode}', start={start}, count={count}"
     return f"read_fd(fd='{excerpt.handle}', {where})"
@@ -444,15 +460,17 @@ def _number_lines(first: int, lines: Sequence[str]) -> str:
     return "".join(["\n", *(f"{number}\t{line}\n" for number, line in enumerate(lines, first))])
 
 
-def _ref_attributes(ref: Ref) -> dict[str, Attribute]:
+def _ref_attributes(ref: Ref, created_at: datetime | None = None) -> dict[str, Attribute]:
     """
     Return the attributes of a ref: its own data, and values from its tag.
 
-    Values from the tag never replace its own data.
+    Values from the tag never replace its own data. *created_at* is the time of the first version, if it is known.
     """
+    created, updated = created_at or ref.created_at, ref.created_at
     own: dict[str, Attribute] = {
         "id": ref.id,
-        "created": ref.created_at.isoformat(timespec="seconds"),
+        "created": created.isoformat(timespec="seconds"),
+        "updated": updated.isoformat(timespec="seconds") if updated != created else None,
         "lines": ref.lines,
         "chars": ref.chars,
         "version": ref.version,
@@ -472,7 +490,7 @@ def _describe_preview(descriptor: Descriptor, shown: Preview) -> str:
     sight = {0: "none is shown", 1: f"the {''.join(ends)} is shown", 2: "beginning and end are shown"}[len(ends)]
     start, handle = shown.omitted_range[0], descriptor.handle
     onward = f'read_fd(fd="{handle}", mode="char", start={start}, count={descriptor.page_size})'
-    pages = f'read_fd(fd="{handle}", page=1), {format_count(descriptor.pages, "page")} in all'
+    pages = f'read_fd(fd="{handle}", start=1), {format_count(descriptor.pages, "page")} in all'
     left_out = format_count(shown.omitted_chars, "character")
     return f"{what}; {sight}; left out: {left_out}. To read on: {onward}. By pages: {pages}."
 
@@ -488,22 +506,21 @@ def _join_parts(name: str, attributes: Mapping[str, Attribute], parts: Sequence[
 
 # The system prompt
 
-_SHORTENING_INTRO: Final = (
-    "Of what is too long you see a part, and all of it is kept as fd:1, fd:2 and so on.\n"
-    'Where JSON says "shortened", line n of the fd of an array is row n.'
-)
-_FILE_CALL_LINE: Final = re.compile(r"^fd_to_file\(.*\n", re.MULTILINE)
+_WORD: Final = re.compile(r"\w+")
 
 
-def render_instructions(settings: DescriptorSettings, *, files: bool = False) -> str:
-    """Return the system prompt blocks; with *files*, including the file export call."""
+def render_instructions(
+    settings: DescriptorSettings, *, missing_tools: AbstractSet[str], outlives_process: bool
+) -> str:
+    """Return the system prompt blocks, without the lines that name *missing_tools*."""
     if not settings.enabled:
         return ""
-    blocks = [_load_prompt("prompt_descriptors").format(intro=_SHORTENING_INTRO, page_size=settings.page_size)]
+    blocks = [_load_prompt("prompt_descriptors").format(page_size=settings.page_size)]
     if settings.marks_enabled:
-        blocks.insert(0, _load_prompt("prompt_refs").format(id_rule=ID_RULE))
-    prompt = "\n\n".join(blocks)
-    return prompt if files else _FILE_CALL_LINE.sub("", prompt)
+        lifetime = ", also after a restart" if outlives_process else ""
+        blocks.insert(0, _load_prompt("prompt_refs").format(lifetime=lifetime))
+    lines = "\n\n".join(blocks).split("\n")
+    return "\n".join(line for line in lines if missing_tools.isdisjoint(_WORD.findall(line)))
 
 
 @functools.cache

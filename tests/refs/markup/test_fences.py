@@ -30,6 +30,9 @@ def marked(content, tag=""):
         ("   ```py\n   def f():\n       pass\n  ```  ", "def f():\n    pass", "py"),
         ("  ```py\n a\n    b\n  ```", "a\n  b", "py"),
         ("```python\r\nprint(1)\r\nprint(2)\r\n```\r", "print(1)\r\nprint(2)", "python"),
+        ("```python\rprint(1)\rprint(2)\r```", "print(1)\rprint(2)", "python"),
+        ("\r\n```python\rprint(1)\nprint(2)\r\n```\r", "print(1)\nprint(2)", "python"),
+        ("  ```\r  a\r\n  b\n  ```", "a\r\nb", None),
         ("```python\nprint(1)\n\n```", "print(1)\n", "python"),
         ("```python\n```", "", "python"),
         ("```", "", None),
@@ -128,7 +131,7 @@ async def test_session_uses_body_of_ref(tmp_path):
         assert "print(1)" == refs.read("ref:x").text
         assert "print(1)" == refs.extract("ref:x").text
         assert 0 == len((await refs.search("ref:x", "python")).matches)
-        assert "print(1)</ref_content>" in await session.call("get_ref", {"ref_id": "x"})
+        assert "\nprint(1)\n</ref_content>" in await session.call("get_ref", {"ref_id": "x"})
         listed = await session.call("list_refs", {})
         assert 'lines="1" chars="8"' in listed
         assert 'lang="python"' in listed

@@ -70,6 +70,13 @@ HOSTILE = {
     "a fence that never closes": (lambda n: "`" * 99 + "\n" + ("`" * 98 + "\n") * n, 20_000),
     "a closing line without an end": (lambda n: "```\n```" + " " * n, 5_000_000),
     "stray closing tags": (lambda n: "</ref>" * n, 100_000),
+    "thoughts": (lambda n: "<think>x</think>" * n, 100_000),
+    "thoughts that do not end": (lambda n: "<think>" * n, 100_000),
+    "ends of thoughts": (lambda n: "</think>" * n, 100_000),
+    "thoughts full of refs": (lambda n: "<think>" + '<ref id="a"/>' * n, 40_000),
+    "tags in JSON strings": (lambda n: '<ref id=\\"a\\">\\n"' * n, 40_000),
+    "backslashes in a JSON string": (lambda n: '<ref id=\\"a\\">' + "\\" * n, 400_000),
+    "JSON tags that are not closed": (lambda n: '<ref id=\\"a ' * n, 40_000),
     "an answer": (lambda n: ANSWER * n, 2_000),
 }  # fmt: skip
 

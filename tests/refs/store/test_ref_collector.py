@@ -32,10 +32,10 @@ def collected(*pieces):
         ("\n", ""),
         ("\r\n", ""),
         ("\n\n", ""),
-        ("\rx\r", "\rx\r"),
+        ("\rx\r", "x"),
         ("\nx\r\n", "x\r"),
         ("\r\nx\n", "x"),
-        ("x\r", "x\r"),
+        ("x\r", "x"),
     ],
 )
 def test_trimmed_removes_one_line_break_at_each_end(text, expected):

@@ -643,3 +643,100 @@ def test_ref_store_rejects_invalid_answer_settings(answers):
     """The constructor raises for other types."""
     with pytest.raises(InvalidArgument, match="answers must be AnswerSettings"):
         RefStore(answers=answers)
+
+
+# Refs in thoughts and in JSON strings
+
+
+def test_observe_does_not_store_refs_in_thoughts(store):
+    """The model is told about each of them that the answer does not mark, and the error for it names the reason."""
+    text = '<think>\nmaybe <ref id="draft">1</ref> or <ref id="plan">2\n</think>\n<ref id="plan">3</ref>'
+    seen = store.observe(text)
+
+    assert [("plan", "3", 1)] == [(ref.id, ref.text, ref.version) for ref in seen.refs]
+    assert [("in_thoughts", "draft", False)] == [(one.kind, one.id, one.is_note) for one in seen.diagnostics]
+    assert "'draft'" in seen.diagnostics[0].message
+    assert '<ref id="plan" lines="1"/>' == seen.compact_text.partition("</think>\n")[2]
+    with pytest.raises(HandleNotFound, match="<think>"):
+        store.get("draft")
+
+
+def test_observe_stores_refs_after_mentioned_thoughts(store):
+    """A tag that only follows text opens no thoughts."""
+    text = 'Some models print <think> before.\n<ref id="plan">the plan</ref>\nThe closing tag is </think>.'
+
+    assert ["plan"] == [ref.id for ref in store.observe(text).refs]
+
+
+def test_observe_stores_refs_after_unclosed_thoughts(store):
+    assert ["a"] == [ref.id for ref in store.observe('<think>no end\n<ref id="a">1</ref>').refs]
+
+
+def test_observe_decodes_refs_in_json_strings(store):
+    """The visible text and the compact text remain valid JSON."""
+    content = 'def f():\n\treturn "é\U0001f600\\\\"'
+    answer = json.dumps({"text": f'Here: <ref id="code" title="a é">\n{content}\n</ref> Done.'})
+    seen = store.observe(answer)
+
+    assert [("code", content, "a é")] == [(ref.id, ref.text, ref.attributes["title"]) for ref in seen.refs]
+    assert f"Here: \n{content}\n Done." == json.loads(seen.visible_text)["text"]
+    assert 'Here: <ref id="code" lines="2"/> Done.' == json.loads(seen.compact_text)["text"]
+    assert () == RefStore().observe(seen.compact_text).refs
+
+
+@pytest.mark.parametrize("size", [1, 5, 1_000])
+def test_observe_decodes_refs_with_single_quotes_in_json_answer(size):
+    """The complete answer proves that the text is JSON, because a single-quoted tag looks the same in ordinary text."""
+    answer = json.dumps({"answer": "Here: <ref id='code' title='é'>line 1\nsay \"hi\"</ref> Done.", "n": 1}, indent=1)
+    stream = RefStore().stream()
+    for start in range(0, len(answer), size):
+        stream.feed(answer[start : start + size])
+    seen = stream.close()
+
+    assert [("code", 'line 1\nsay "hi"', "é")] == [(ref.id, ref.text, ref.attributes["title"]) for ref in seen.refs]
+    assert 'Here: line 1\nsay "hi" Done.' == json.loads(seen.visible_text)["answer"]
+    assert 'Here: <ref id="code" lines="2"/> Done.' == json.loads(seen.compact_text)["answer"]
+
+
+@pytest.mark.parametrize(
+    "text", [r"{'a'}: <ref id='a'>\n</ref>", r"""["a", "<ref id='a'>\n</ref>""", "[" * 9_999 + r"<ref id='a'>\n</ref>"]
+)
+def test_observe_stores_refs_with_single_quotes_in_other_text_exactly(text):
+    assert r"\n" == RefStore().observe(text).refs[0].text
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "\nre.split('\\t|\\n', s)\n",
+        "\nprint('a\\n', \"b\")\n",
+        "\r\ns = '\\\\' + \"\\u00e9\"\r\n",
+        'print("\\t") ',
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2, 1_000])
+def test_observe_stores_text_in_escaped_tags_outside_of_json_exactly(code, size):
+    """A line break, or a quote that does not end a JSON string, proves that the escaped tag is ordinary text."""
+    text = f'Here is it:\n<ref id=\\"code\\" lang=\\"python\\">{code}</ref>\nDone.'
+    stream = RefStore().stream()
+    for start in range(0, len(text), size):
+        stream.feed(text[start : start + size])
+    seen = stream.close()
+
+    assert [("code", code.strip("\r\n"), True)] == [(ref.id, ref.text, ref.is_complete) for ref in seen.refs]
+    assert 'Here is it:\n<ref id="code" lines="1"/>\nDone.' == seen.compact_text
+
+
+@pytest.mark.parametrize("size", [1, 3, 50])
+def test_stream_stores_the_same_refs_in_thoughts_and_json(size):
+    text = (
+        '<think><ref id="b">x</think>' + json.dumps({"t": '<ref id="a">\n"1"\n</ref>'}) + '<think><ref id="c">y</ref>'
+    )
+    stream = RefStore().stream()
+    for start in range(0, len(text), size):
+        stream.feed(text[start : start + size])
+    streamed, seen = stream.close(), RefStore().observe(text)
+
+    assert [("a", '"1"'), ("c", "y")] == [(ref.id, ref.text) for ref in seen.refs]
+    assert (seen.diagnostics, seen.visible_text) == (streamed.diagnostics, streamed.visible_text)
+    assert [ref.text for ref in seen.refs] == [ref.text for ref in streamed.refs]

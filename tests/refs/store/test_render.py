@@ -108,7 +108,7 @@ def test_content_pages_join_to_content(text, size):
     while start is not None:
         answer = answer_in(store._rendering.render_content(store.read(handle, start=start)))
         pages.append(answer.text)
-        start = answer.next and answer.next["page"]
+        start = answer.next and answer.next["start"]
 
     assert shown(text) == "".join(pages)
 
