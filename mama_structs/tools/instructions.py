@@ -7,25 +7,19 @@ from typing import Final
 
 # Each instruction: the tools that it requires, and its text.
 INSTRUCTIONS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
-    (
-        ("search/by_context",),
-        "Search first: before you decide, save, or say what was done, ask search/by_context what is known of it.",
-    ),
-    (("load/checkpoint",), "When work goes on from earlier, begin with load/checkpoint."),
-    (
-        ("save/decision",),
-        "Save a choice, rule or design that later work has to respect with save/decision, one topic for one matter.",
-    ),
-    (("save/insight",), "Save what was learnt and is worth knowing in another conversation with save/insight."),
-    (("save/checkpoint",), "Save where the work stands with save/checkpoint when a piece of work or the user stops."),
-    (
-        ("evolve/supersede",),
-        "When a decision changes, evolve/supersede it, don't save it twice. A save's note may name what to replace.",
-    ),
-    (("evolve/outcome",), "Say how a decision turned out with evolve/outcome."),
-    (("evolve/forget",), "Only where the user asks that something be forgotten, evolve/forget it."),
+    (("search/by_context",), "Before you decide, save, or answer about earlier work, call search/by_context."),
+    (("load/checkpoint",), "When the user continues earlier work, call load/checkpoint first."),
+    (("save/decision",), "Save choices and rules with save/decision."),
+    (("save/insight",), "Save what you learn with save/insight."),
+    (("save/checkpoint",), "Save the state of the work with save/checkpoint."),
+    (("evolve/supersede",), "When a decision changes, call evolve/supersede."),
+    (("evolve/outcome",), "Record how decisions turn out with evolve/outcome."),
+    (("evolve/forget",), "Call evolve/forget only if the user asks to forget something."),
 )
-BLOCK_TEMPLATE: Final = "<memory_instructions>\nMemories outlive this conversation.\n{}\n</memory_instructions>"
+BLOCK_TEMPLATE: Final = (
+    "<memory_instructions>\nMemories outlive this conversation. Write complete sentences that stand alone.\n"
+    "{}\n</memory_instructions>"
+)
 
 
 def render_memory_instructions(names: Collection[str], *, recalled: str) -> str:

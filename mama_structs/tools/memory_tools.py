@@ -38,7 +38,14 @@ from mama_structs.memory.types.requests import (
 from mama_structs.memory.upkeep.erasure import EraseRequest
 from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.tools import memory_results as results
-from mama_structs.tools.tool import Tool, ToolAnnotations, bind_template, rename_arguments_in_errors
+from mama_structs.tools.tool import (
+    Tool,
+    ToolAnnotations,
+    bind_template,
+    hide_parameters,
+    join_lines,
+    rename_arguments_in_errors,
+)
 from mama_structs.tools.wire_names import MEMORY_TOOLS
 
 # Types of parameters, with the limits and descriptions that models see
@@ -46,8 +53,6 @@ from mama_structs.tools.wire_names import MEMORY_TOOLS
 MAX_LIMIT: Final = 50
 MAX_QUERY_CHARS: Final = 10_000
 MAX_TIME_CHARS: Final = 64
-# Length of "2026-03-01". If a model writes words that are not a time, the error explains the format.
-MIN_TIME_CHARS: Final = 10
 Text = Annotated[str, Meta(min_length=1)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
 Topic = Annotated[str, Meta(min_length=1, max_length=MAX_TOPIC_CHARS)]
@@ -58,7 +63,7 @@ Item = Annotated[str, Meta(min_length=1, max_length=MAX_ITEM_CHARS)]
 Items = Annotated[Sequence[Item], Meta(max_length=MAX_ITEMS)]
 Limit = Annotated[int, Meta(ge=1, le=MAX_LIMIT)]
 MemoryTypes = Annotated[Sequence[Literal["decision", "checkpoint", "insight", "context"]], Meta(min_length=1)]
-Time = Annotated[str, Meta(max_length=MAX_TIME_CHARS, extra_json_schema={"minLength": MIN_TIME_CHARS})]
+Time = Annotated[str, Meta(min_length=1, max_length=MAX_TIME_CHARS)]
 OutcomeName = Literal["SUCCESS", "FAILED", "PARTIAL"]
 
 
@@ -78,23 +83,25 @@ class LinkInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 Links = Annotated[Sequence[Id | LinkInput], Meta(max_length=MAX_LINKS)]
-# The part of a link's schema that models see. `LinkInput` accepts more fields.
+# Parameters that schemas omit. A call may still pass them.
+HIDDEN_PARAMETERS: Final[Mapping[str, frozenset[str]]] = {
+    "save/decision": frozenset({"supersedes", "implements"}),
+    "save/insight": frozenset({"category"}),
+    "evolve/supersede": frozenset({"confidence"}),
+    "evolve/correct": frozenset({"reasoning"}),
+}
+# The part of a link's schema that models see. `LinkInput` accepts more fields, and a link may be an id alone.
 EMPTY_LIST_DEFAULT: Final[tuple[str, Any]] = ("default", [])
 LINKS_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "array",
     "items": {
-        "anyOf": [
-            {"type": "string"},
-            {
-                "type": "object",
-                "properties": {
-                    "id": {"type": "string"},
-                    "relationship": {"type": "string", "description": "Such as implements, depends on, contradicts"},
-                },
-                "required": ["id"],
-                "additionalProperties": False,
-            },
-        ]
+        "type": "object",
+        "properties": {
+            "id": {"type": "string"},
+            "relationship": {"type": "string", "description": "Such as implements"},
+        },
+        "required": ["id"],
+        "additionalProperties": False,
     },
 }
 # Schemas omit these constraints to save tokens. Models rarely violate them, and the error states the limit.
@@ -171,19 +178,15 @@ async def save_decision(
     memories: MemoryStore,
 ) -> results.Saved:
     """
-    Save a decision with its reasons, for later conversations.
+    Save a decision and its reasons.
 
-    Use it when later work has to respect a choice, rule or design; search before.
-    Don't use it for what was learnt (save/insight), where the work stands (save/checkpoint), or to replace a decision
-    (evolve/supersede).
+    Use it for a choice or rule that later work must follow,
+    not to change a decision (evolve/supersede).
 
     Args:
-        topic: A word or two, such as auth_strategy; the same for what belongs together
-        decision: What was decided, in a sentence that stands alone
-        reasoning: Why, and what was turned down
-        confidence: How sure it is
-        links: Memories that it belongs to
-        evidence: What it rests on: ref:<id>, fd:<number>, ids or addresses
+        topic: Such as auth_strategy, shared by related decisions
+        reasoning: Why; rejected alternatives
+        evidence: Handles, memory ids, URLs
 
     """
     asked = _links_asked(links)
@@ -215,16 +218,13 @@ async def save_checkpoint(
     summary: Text, *, open_files: Items = (), next_steps: Items = (), implements: Ids = (), memories: MemoryStore
 ) -> results.Saved:
     """
-    Save where the work stands, for load/checkpoint.
+    Save the state of the work.
 
-    Use it at the end of a piece of work, before a break, or when the user will go on later.
-    Don't use it for a choice (save/decision) or what was learnt (save/insight).
+    Use it after a piece of work or before a break, not for a choice (save/decision).
 
     Args:
-        summary: What was done, what holds, what is open
-        open_files: Paths that are being worked on
-        next_steps: What to do next, a step an item
-        implements: Ids of decisions that this carries out
+        summary: What is done and open
+        implements: Ids of decisions carried out
 
     """
     with rename_arguments_in_errors(content="summary"):
@@ -244,16 +244,12 @@ async def save_insight(
     memories: MemoryStore,
 ) -> results.Saved:
     """
-    Save what was learnt and is worth knowing later.
+    Save a fact, cause, pattern or preference.
 
-    Use it for a fact, cause, pattern or preference that was found out.
-    Don't use it for a choice (save/decision), or how one turned out (evolve/outcome).
+    Use it when you learn something, not for a choice (save/decision).
 
     Args:
-        content: What was learnt, in a sentence that stands alone
-        tags: Words to group by
-        source: Where it comes from: a file, address, person
-        links: Memories that it belongs to
+        source: A file, URL or person
 
     """
     memory = await memories.save_insight(
@@ -289,10 +285,9 @@ async def _explain_wrong_type(memories: MemoryStore, name: str, memory_id: str |
 
 async def load_checkpoint(*, memories: MemoryStore, refs: RefStore) -> results.LastCheckpoint:
     """
-    Load where the work stood last: summary, open files, next steps.
+    Load the last state of the work.
 
-    Use it first when the user goes on with earlier work ("continue", "where were we?").
-    Don't use it for why something is as it is (search/by_context).
+    Use it to continue earlier work, not for other questions (search/by_context).
     """
     memory = await memories.latest_checkpoint()
     if memory is None:
@@ -302,14 +297,9 @@ async def load_checkpoint(*, memories: MemoryStore, refs: RefStore) -> results.L
 
 async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> results.WithContext:  # noqa: A002 - name in DESIGN
     """
-    Load one memory whole: how it evolved, what is linked to it, what it rests on.
+    Load one memory with its history, links and evidence.
 
-    Use it when a search gave an id and too little.
-    Don't use it to search (search/by_context), or for the last checkpoint (load/checkpoint).
-
-    Args:
-        id: As another tool gave it
-
+    Use it when a search result is too short, not to search (search/by_context).
     """
     with rename_arguments_in_errors(memory="id"):
         found = await memories.details(id, link_types=INFORMATIVE_LINK_TYPES)
@@ -323,14 +313,9 @@ async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> resu
 
 async def search_by_topic(topic: Topic, *, memories: MemoryStore, refs: RefStore) -> results.ByTopic:
     """
-    Show how what was decided on one topic evolved, newest first, with outcomes and why.
+    List the decisions on a topic, newest first, with outcomes.
 
-    Use it when you know the topic: what holds, what was tried before, why it was left.
-    Don't use it for a question in words (search/by_context), or an id (load/context).
-
-    Args:
-        topic: Exactly as it was saved
-
+    Use it when you know the exact topic, not for a question (search/by_context).
     """
     chain = await memories.history(topic=topic, link_types=INFORMATIVE_LINK_TYPES)
     similar_topics = [] if chain else await _find_similar_topics(memories, topic)
@@ -366,16 +351,9 @@ async def search_by_context(
     query: Question, *, types: MemoryTypes | None = None, limit: Limit = 5, memories: MemoryStore, refs: RefStore
 ) -> results.ByContext:
     """
-    Find what was decided, learnt or done, by meaning, words, links and time.
+    Find memories by meaning, words, links and time.
 
-    Use it for any question about the past, such as "why did we leave JWT last week?".
-    Don't use it for an exact topic (search/by_topic), an id (load/context), or just the newest (search/recent).
-
-    Args:
-        query: The question, in whole words
-        types: Only these
-        limit: At most
-
+    Use it for any question about the past, not for the newest memories (search/recent).
     """
     # Use these methods of the store, which are internal to the package and intended for these tools.
     best, more = await memories._search_for_prompt(query, types=types, limit=limit)
@@ -407,15 +385,12 @@ async def list_recent(
     refs: RefStore,
 ) -> results.Recent:
     """
-    List the newest memories, newest first, each day named once.
+    List the newest memories, by date.
 
-    Use it to see what happened lately.
-    Don't use it to find something (search/by_context), or to go on with the last work (load/checkpoint).
+    Use it to see recent work, not to find something (search/by_context).
 
     Args:
-        limit: At most
-        types: Only these
-        since: From this date or time on (ISO 8601, UTC)
+        since: ISO 8601 time, UTC
 
     """
     found = await memories.list(limit=limit, type=types, since=None if since is None else _parse_time("since", since))
@@ -450,15 +425,12 @@ async def set_outcome(
     decision_id: Id, outcome: OutcomeName, *, reason: Text | None = None, memories: MemoryStore
 ) -> results.Evolved:
     """
-    Say how a decision turned out.
+    Record how a decision turned out.
 
-    Use it when a decision has worked, failed, or worked in part; again when that changes.
-    Don't use it to replace one (evolve/supersede).
+    Use it when the result is known, not to replace one (evolve/supersede).
 
     Args:
-        decision_id: As a search or save gave it
-        outcome: How it turned out
-        reason: What showed it, and why; FAILED needs one
+        reason: What showed it. FAILED requires it
 
     """
     decision_id = check_id("decision_id", decision_id)
@@ -484,15 +456,13 @@ async def supersede(
     decision_id: Id, decision: Text, reasoning: str, *, confidence: Ratio = 0.7, memories: MemoryStore
 ) -> results.Superseding:
     """
-    Put a decision in the place of an earlier one, which stays in the history.
+    Replace a decision, which stays in the history.
 
-    Use it when a decision changes; find its id by a search.
-    Don't use it for a new matter (save/decision), or only to say that one failed (evolve/outcome).
+    Use it when it changes, not for a slip (evolve/correct).
 
     Args:
-        decision_id: The one that is replaced
-        decision: What was decided instead, in a sentence that stands alone; or the id of one
-        reasoning: Why the change
+        decision_id: The old one
+        decision: The new one, or its id
 
     """
     decision_id = check_id("decision_id", decision_id)
@@ -551,20 +521,13 @@ async def correct(
     *,
     content: Text | None = None,
     reason: Text | None = None,
-    reasoning: str | None = None,
+    reasoning: Text | None = None,
     memories: MemoryStore,
 ) -> results.Corrected:
     """
-    Correct what a memory says; it keeps its id, and what it said before as history.
+    Correct a memory, which keeps its id and history.
 
-    Use it for a slip, such as a wrong number or name.
-    Don't use it when a decision changed (evolve/supersede).
-
-    Args:
-        id: As a search or save gave it
-        content: What it says from now on
-        reason: What was wrong
-
+    Use it for a slip, such as a wrong number, not when a decision changes (evolve/supersede).
     """
     if content is reasoning is None:
         raise InvalidArgument("content or reasoning must be given", hint="say what the memory is to say instead")
@@ -594,17 +557,17 @@ async def forget(
     memories: MemoryStore,
 ) -> results.Forgot:
     """
-    Delete memories for good, with all that was kept of their texts; of several arguments all must hold.
+    Delete the memories that match all arguments, and all stored copies of their texts, for good.
 
-    Use it only where the user asks that something be forgotten; dry_run says first how much that is.
-    Don't use it for what no longer holds (evolve/supersede), or a slip (evolve/correct).
+    Use it only if the user asks to forget something, first with dry_run,
+    not for a decision that changed (evolve/supersede) or a slip (evolve/correct).
 
     Args:
-        ids: As searches or saves gave them
-        about: Only what names this id, or has this topic, exactly
-        source: Only what has this source, or rests on it
-        before: Only what was saved before this date or time (ISO 8601, UTC)
-        dry_run: Only say how much that would be
+        ids: From searches or saves
+        about: Memories that mention exactly this id, or have exactly this topic
+        source: Memories with this source, or based on it
+        before: Memories saved before this date or time (ISO 8601, UTC)
+        dry_run: Only report what would be deleted
 
     """
     until = None if before is None else _parse_time("before", before)
@@ -678,7 +641,8 @@ def _make_template(name: str, title: str) -> Tool:
     )
     return attrs.evolve(
         tool,
-        input_schema=_reduce_schema(tool.input_schema),
+        description=join_lines(tool.description),
+        input_schema=_reduce_schema(hide_parameters(tool.input_schema, HIDDEN_PARAMETERS.get(name, frozenset()))),
         on_error=_raise_with_hint,
         # Replace handles with their texts, because a saved handle would be lost when its conversation is deleted.
         resolves_handles=name.startswith(("save/", "evolve/")) and function is not forget,
@@ -695,12 +659,8 @@ def _reduce_schema(schema: Any) -> Any:
         for key, value in schema.items()
         if key not in OMITTED_KEYWORDS and (key, value) != EMPTY_LIST_DEFAULT
     }
-    if "properties" in shown:
-        # Models do not see parameters without a description, but may pass them.
-        described = {name: one for name, one in shown["properties"].items() if "description" in one}
-        if "links" in described:
-            described["links"] = {"description": described["links"]["description"], **LINKS_SCHEMA}
-        shown["properties"] = described
+    if "links" in shown.get("properties", ()):
+        shown["properties"] = {**shown["properties"], "links": LINKS_SCHEMA}
     return shown
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 import attrs
@@ -19,10 +19,10 @@ from mama_structs.errors import (
 )
 from mama_structs.refs.store.entries import Ref
 from mama_structs.refs.store.ref_store import RefStore
-from mama_structs.refs.store.render import Rendering, newest_first
+from mama_structs.refs.store.render import Rendering
 from mama_structs.refs.store.text import format_number
 from mama_structs.refs.store.text_search import MAX_CONTEXT_LINES, MAX_MATCHES
-from mama_structs.tools.tool import ErrorText, Tool, ToolAnnotations, bind_template
+from mama_structs.tools.tool import ErrorText, Tool, ToolAnnotations, bind_template, hide_parameters, join_lines
 
 
 async def read_fd(
@@ -37,18 +37,14 @@ async def read_fd(
     store: RefStore,
 ) -> str:
     """
-    Read pages, numbered lines or characters of a kept text, counted from 1.
+    Read a part of a stored text: count pages, lines or characters from number start.
 
-    Use it to read on where an answer ends: its "next" is the call. Don't use it to find something: search_fd does.
+    Use it to go on where an answer ends (its next is the call), not to find something (search_fd).
 
     Args:
-        fd: fd:1, ref:x, or ref:x@1 for a version
-        mode: What start and count count
-        start: The first
-        count: How many
-        page: Short for start=page in mode page
-        read_all: As much as an answer holds
-        extract_to_new_fd: Keep that part as a new fd in place of showing it
+        fd: fd:1, ref:x or ref:x@1
+        read_all: As much as fits in an answer
+        extract_to_new_fd: Store it, don't show it
 
     """
     if page is not None:
@@ -79,18 +75,18 @@ async def fd_to_file(
     store: RefStore,
 ) -> str:
     """
-    Write a kept text to a file, without repeating it.
+    Write a stored text to a file without repeating it.
 
-    Use it to save code or data exactly as it is. Don't use it for files outside of the directory for files.
+    Use it to save code or data exactly, not for files outside of the directory for files.
 
     Args:
-        fd: fd:<number>, ref:<id>, or ref:<id>@<version>
-        file_path: Where to, relative to the directory for files
-        mode: write replaces the file, append adds to its end, insert adds whole lines before line insert_at
-        insert_at: For mode="insert": the line, counted from 1, before which the text goes
-        create: Whether a missing file may be made
+        fd: fd:1, ref:x or ref:x@1
+        file_path: Relative to the directory for files
+        mode: write replaces the file, append adds to its end, insert adds lines before line insert_at
+        insert_at: For mode insert: a line, counted from 1
+        create: Whether a missing file may be created
         exist_ok: Whether an existing file may be changed
-        parents: Whether missing directories may be made
+        parents: Whether missing directories may be created
 
     """
     result = await store.to_file(
@@ -100,29 +96,23 @@ async def fd_to_file(
 
 
 async def list_refs(*, category: Literal["code", "data", "text"] | None = None, start: int = 1, store: RefStore) -> str:
-    """
-    List what was marked with <ref id="...">, the newest first, with time, size and version.
-
-    Args:
-        category: Only these
-        start: From which one on
-
-    """
+    """List all refs, oldest first."""
     refs = store.list(category=category)
     last = max(1, len(refs))
     if not 1 <= start <= last:
         raise InvalidRange(f"the list has no ref {format_number(start)}", valid=(1, last))
-    return store._rendering.render_refs(newest_first(refs), start=start, category=category)
+    times = store._list_creation_times()
+    return store._rendering.render_refs(refs, start=start, category=category, creation_times=times)
 
 
 async def get_ref(ref_id: str, *, store: RefStore) -> str:
     """
-    Return a marked part of an answer.
+    Return the text of a ref.
 
-    Use it for a short part. Don't use it for a long one: read_fd reads pages and lines.
+    Use it for a short one, not for a long one (read_fd).
 
     Args:
-        ref_id: The id, or x@1 for a version
+        ref_id: x or x@1
 
     """
     entry = store.get(ref_id)
@@ -143,18 +133,14 @@ async def search_fd(
     store: RefStore,
 ) -> str:
     """
-    Find a text or regular expression in a kept text.
+    Find a text or regular expression in a stored text.
 
-    Use it before reading many pages. Don't use it to see the whole: read_fd does.
+    Use it before reading many pages, not to read on (read_fd).
 
     Args:
-        fd: fd:1, ref:x, or ref:x@1 for a version
-        query: What to find
-        regex: Whether query is a pattern
-        case_sensitive: Whether case counts in a text
-        context: Lines around each match, 20 at most
-        limit: Matches at most
-        start: The character to search from
+        fd: fd:1, ref:x or ref:x@1
+        context: Lines around a match
+        start: Character position
 
     """
     result = await store.search(
@@ -171,14 +157,12 @@ async def search_fd(
 
 async def edit_ref(ref_id: str, old: str, new: str, *, store: RefStore) -> str:
     """
-    Change a marked part: old becomes new, in a new version.
+    Replace a piece of a ref, as a new version.
 
-    Use it for a small change. Don't use it to write most of it anew: mark it again, or put_ref.
+    Use it for a small change, not to rewrite most of it (put_ref).
 
     Args:
-        ref_id: The id
-        old: What stands there once, exactly, without line numbers
-        new: What is to stand there
+        old: Occurs once; no line numbers
 
     """
     entry = store.get(ref_id)
@@ -191,14 +175,9 @@ async def edit_ref(ref_id: str, old: str, new: str, *, store: RefStore) -> str:
 
 async def put_ref(ref_id: str, text: str, *, store: RefStore) -> str:
     """
-    Store a text under an id.
+    Store a text as a ref.
 
-    Use it for text that holds </ref>. Don't use it for what you can mark in your answer.
-
-    Args:
-        ref_id: The id
-        text: All of it
-
+    Use it for text that contains </ref>, not for text in your answer: mark it there.
     """
     return store._rendering.render_stored(
         await store._change(measure_input(text), lambda refs: refs.put(ref_id, text, origin="model"))
@@ -221,6 +200,7 @@ TOOL_DEFINITIONS: Final = (
     (edit_ref, "Edit a marked part", ADDING_ANNOTATIONS),
     (put_ref, "Store a text", ADDING_ANNOTATIONS),
 )
+TOOL_NAMES: Final = frozenset(function.__name__ for function, _, _ in TOOL_DEFINITIONS)
 
 
 def make_ref_tools(store: RefStore) -> list[Tool]:
@@ -239,14 +219,19 @@ def make_ref_tools(store: RefStore) -> list[Tool]:
 
 @functools.cache
 def _get_templates() -> tuple[Tool, ...]:
-    return tuple(
-        attrs.evolve(
-            Tool.from_function(functools.partial(function, store=RefStore()), title=title, annotations=annotations),
-            wrapped=False,
-            resolves_handles=False,
-            handles=HANDLE_ARGUMENTS,
-        )
-        for function, title, annotations in TOOL_DEFINITIONS
+    return tuple(_make_template(*definition) for definition in TOOL_DEFINITIONS)
+
+
+def _make_template(function: Callable[..., Any], title: str, annotations: ToolAnnotations) -> Tool:
+    tool = Tool.from_function(functools.partial(function, store=RefStore()), title=title, annotations=annotations)
+    return attrs.evolve(
+        tool,
+        description=join_lines(tool.description),
+        # Omit `page`, a duplicate of `start`.
+        input_schema=hide_parameters(tool.input_schema, {"page"}),
+        wrapped=False,
+        resolves_handles=False,
+        handles=HANDLE_ARGUMENTS,
     )
 
 

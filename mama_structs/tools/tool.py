@@ -7,6 +7,7 @@ import copy
 import functools
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, Self, TypeVar, overload
 
 import attrs
@@ -18,7 +19,8 @@ from mama_structs._internal.introspection import find_layers, get_definition_key
 from mama_structs._internal.jsonable import JsonMixin, to_answer
 from mama_structs._internal.offload import measure_input, run_inline_or_in_thread
 from mama_structs.errors import InvalidArgument, MamaStructsError, UnknownTool, repr_short
-from mama_structs.tools.schema import Signature, make_answer_schema, split_docstring
+from mama_structs.tools.docstrings import split_docstring
+from mama_structs.tools.schema import JSONSchema, Signature, make_answer_schema
 from mama_structs.tools.wire_names import WireNames, make_name_hint
 
 MAX_NAME_CHARS = 64
@@ -136,7 +138,8 @@ class Tool:
 
         A function that is not async runs in a new thread, where the session's own objects cannot be used.
 
-        Signature and type hints define the schema; ``Annotated[..., msgspec.Meta(...)]`` adds bounds.
+        Signature and type hints define the schema. The metadata in ``Annotated`` adds bounds and descriptions: a text,
+        ``msgspec.Meta``, ``pydantic.Field``, or an object of annotated-types.
         Parameters named ``ctx``, ``run_context`` and ``tool_context``, and arguments bound by a partial, belong to the
         host: models neither see nor set them.
 
@@ -144,11 +147,13 @@ class Tool:
             function: The function to run.
             name: Default: the function's name, or its class's in snake_case.
             title: Default: the function's attribute ``tool_title``, or derived from the name.
-            description: Default: the docstring without its ``Args:`` section, which describes the parameters.
+            description: Default: the docstring without the descriptions of the parameters, which go to the schema. They
+                may be in the style of Google, NumPy or Sphinx.
             annotations: Behaviour of the tool; by default it may change anything.
 
         Raises:
-            InvalidArgument: *function* is a generator or not callable, or JSON Schema cannot describe a parameter.
+            InvalidArgument: *function* is a generator or not callable, JSON Schema cannot describe a parameter, or the
+                metadata of a parameter is not understood.
 
         """
         run = make_async(function)
@@ -254,6 +259,16 @@ def bind_template(
     return made
 
 
+def hide_parameters(schema: JSONSchema, names: AbstractSet[str]) -> JSONSchema:
+    """Return a schema without some optional parameters. A call may still pass them."""
+    return {**schema, "properties": {name: one for name, one in schema["properties"].items() if name not in names}}
+
+
+def join_lines(text: str) -> str:
+    """Return a text without line breaks, which cost tokens in each request."""
+    return " ".join(text.split())
+
+
 def _make_default_name(name: str) -> str:
     return WORD_START_PATTERN.sub("_", name).lower() if name[:1].isupper() else name
 
@@ -279,6 +294,9 @@ class ToolSet(Mapping[str, Tool]):
     def __init__(self, *, hidden: Callable[[], tuple[str, ...]] = tuple) -> None:
         self._tools: dict[str, Tool] = {}
         self._hidden = hidden
+        # Increased with each added, replaced or removed tool.
+        self._version = 0
+        self._subscribers: dict[object, Callable[[], object]] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -336,6 +354,7 @@ class ToolSet(Mapping[str, Tool]):
                 f"there already is a tool named {tool.name!r}", hint="pass another name=..., or replace=True"
             )
         self._tools[tool.name] = tool
+        self._notify()
         return tool
 
     def remove(self, name: str) -> Tool:
@@ -349,7 +368,20 @@ class ToolSet(Mapping[str, Tool]):
             UnknownTool: No tool has this name.
 
         """
-        return self._tools.pop(self[name].name)
+        removed = self._tools.pop(self[name].name)
+        self._notify()
+        return removed
+
+    def _subscribe(self, callback: Callable[[], object]) -> Callable[[], object]:
+        """Call *callback* after each added, replaced or removed tool. Return a function that ends this."""
+        key = object()
+        self._subscribers[key] = callback
+        return lambda: self._subscribers.pop(key, None)
+
+    def _notify(self) -> None:
+        self._version += 1
+        for subscriber in tuple(self._subscribers.values()):
+            subscriber()
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, host: Mapping[str, Any] | None = None) -> Any:
         """

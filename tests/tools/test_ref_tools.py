@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from datetime import UTC, datetime
 
 import pytest
 from answer_helpers import answer_in, message_in
@@ -15,7 +16,7 @@ from mama_structs.tools.ref_tools import make_ref_tools
 
 SMALL = 1_000
 # Token limit for the prompt and the descriptions of the ref tools. Never raise it.
-MOST_TOKENS = 1_200
+MOST_TOKENS = 1_000
 NUMBERS = st.integers(1, 9) | st.sampled_from([100, 4_000, 10**6, 10**9, 0, -1, 10**30])
 SIGNS = st.sampled_from(["a", "b", "\n", "\r\n", "\x00", "é", "😀", "</fd_content>", "x" * 700, '"' * 300, "a\n" * 400])
 CONTENTS = st.lists(SIGNS, max_size=12).map("".join)
@@ -182,6 +183,19 @@ async def test_read_all_of_large_content_returns_one_budget_and_remaining_size()
 
 
 @pytest.mark.once
+async def test_list_refs_states_when_each_ref_was_created_and_updated():
+    """The list is in order of creation, so its times are those of the first versions."""
+    times = iter(datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3))
+    store = RefStore(clock=lambda: next(times))
+    for ref_id, text in (("zeta", "1"), ("alpha", "1"), ("zeta", "2")):
+        store.put(ref_id, text)
+    (tool,) = [one for one in make_ref_tools(store) if one.name == "list_refs"]
+    _, zeta, alpha, _ = str(await tool.function()).split("\n")
+
+    assert zeta.startswith('<ref id="zeta" created="2026-01-01T00:00:00+00:00" updated="2026-01-03T00:00:00+00:00"')
+    assert alpha.startswith('<ref id="alpha" created="2026-01-02T00:00:00+00:00" lines="1"')
+
+
 async def test_list_refs_returns_ten_thousand_refs_in_parts():
     desk = Desk()
     tags = [f'<ref id="r{number}">{number}</ref>' for number in range(9_999)]
@@ -192,8 +206,8 @@ async def test_list_refs_returns_ten_thousand_refs_in_parts():
     ids = [answer_in(row).get("id") for answer in answers for row in answer.text.strip("\n").split("\n")]
 
     assert {"9999"} == {answer.get("count") for answer in answers}
-    assert ["r5", "r9998", "r9997"] == ids[:3]
-    assert 9_999 == len(ids) == len(set(ids))
+    assert ["r0", "r1", "r2"] == ids[:3]
+    assert [f"r{number}" for number in range(9_999)] == ids
     prompt = desk.store.system_prompt(handles=True)
     listed = answer_in(prompt[prompt.index("<stored_handles") :])
     assert ("9999", listed.get("shown")) == (listed.get("count"), str(listed.text.count("<ref ")))
@@ -258,7 +272,7 @@ async def test_edit_ref_and_put_ref_create_versions():
 
 
 async def test_prompt_and_descriptions_of_ref_tools_are_short():
-    """They have at most 1,200 tokens of four characters."""
+    """They have at most 1,000 tokens of four characters."""
     async with Session.open() as session:
         shown = [tool for tool in session.tools.values() if "/" not in tool.name]
         texts = [
@@ -284,10 +298,23 @@ async def test_prompt_explains_file_export_only_with_files_directory(tmp_path):
 
 async def test_descriptions_say_when_to_use_and_not_to_use_each_tool():
     for tool in Desk().tools.values():
-        assert tool.name == "list_refs" or {"Use it", "Don't use it"} <= {
-            words for words in ("Use it", "Don't use it") if words in tool.description
+        assert tool.name == "list_refs" or all(words in tool.description for words in ("Use it", ", not "))
+        undescribed = {name for name, one in tool.input_schema["properties"].items() if not one.get("description")}
+        assert undescribed <= {
+            *(
+                "mode",
+                "start",
+                "count",
+                "query",
+                "regex",
+                "case_sensitive",
+                "limit",
+                "category",
+                "ref_id",
+                "new",
+                "text",
+            )
         }
-        assert all(schema.get("description") for schema in tool.input_schema["properties"].values())
 
 
 async def test_row_of_truncated_result_is_read_unchanged():
