@@ -6,7 +6,6 @@ Use a session of `mama_structs.sync` for ``agent.run_sync``, and an async one fo
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any, Final, Self
 
@@ -25,7 +24,7 @@ from mama_structs.adapters.shared.tool_results import (
     recall_for_messages,
     store_unsupported_media,
 )
-from mama_structs.adapters.shared.tool_schemas import to_plain_schema
+from mama_structs.adapters.shared.tool_schemas import to_adaptable_schema
 from mama_structs.refs.messages.media import Media
 from mama_structs.session.session import Session
 from mama_structs.tools.schema import HOST_PARAMETERS
@@ -158,8 +157,7 @@ class _SessionToolset(AbstractToolset[Any]):
         if answered.has_media:
             return contents
         if not answered.is_error:
-            # The JSON text has no lone surrogates, which Pydantic AI could not serialize.
-            return answered.text if isinstance(answered.data, str) else json.loads(answered.text)
+            return answered.value
         # Only retry errors that other arguments can fix: `InvalidArgument` and unknown ids.
         kind = answered.data["error"]["type"]
         if (kind == "not_found" or kind.startswith("invalid_")) and ctx.retry < ctx.max_retries:
@@ -274,7 +272,7 @@ def _create_definition(wire: str, tool: Tool) -> ToolDefinition:
     return ToolDefinition(
         name=wire,
         description=tool.description,
-        parameters_json_schema=to_plain_schema(tool.input_schema),
+        parameters_json_schema=to_adaptable_schema(tool.input_schema),
         return_schema=tool.output_schema,
         metadata={"title": tool.title, **attrs.asdict(tool.annotations)},
         # Read-only calls may run concurrently. Each other call runs alone.

@@ -124,17 +124,6 @@ async def test_ref_can_be_used_by_calls_of_same_answer(session, stream):
     assert "shields first" in response.messages[-1].text
 
 
-async def test_wrong_call_returns_explanation(session):
-    """The run continues, and the model reads which argument is wrong. The framework would hide an exception."""
-    client = ScriptedClient(
-        [("evolve__outcome", {"decision_id": "decision_x", "outcome": "SUCCESS"})],
-        lambda messages: results(messages)[-1]["error"]["type"],
-    )
-    agent = Agent(client, context_providers=[adapter.SessionContextProvider(session)])
-
-    assert "not_found" == (await agent.run("It worked!")).text
-
-
 async def test_host_tool_receives_invocation_context(session):
     """The parameter `ctx` receives the framework's invocation context, and no model sees it."""
 
@@ -355,3 +344,41 @@ async def test_history_save_is_atomic_when_message_is_no_json(session):
             "ada", [Message("user", ["a"]), Message("user", ["b"], additional_properties={"x": float("nan")})]
         )
     assert [] == await history.get_messages("ada")
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_argument_named_raw_is_not_read_as_unparsed_arguments(session, streaming):
+    """The framework replaces arguments that are no JSON object by the argument ``raw``. A model may use this name."""
+
+    async def collect(**words: str) -> dict:
+        """Return the arguments."""
+        return words
+
+    async def echo(raw: str = "none") -> dict:
+        """Return the argument."""
+        return {"raw": raw}
+
+    session.tools.add(collect)
+    session.tools.add(echo)
+    cases = [
+        ("collect", {"raw": "x"}),
+        ("collect", '{"raw": "{\\"b\\": \\"1\\"}"}'),
+        ("collect", json.dumps('{"b": "1"}')),
+        ("collect", '{"b": '),
+        ("echo", '{"raw": "x"}'),
+        ("echo", '{"raw": '),
+        ("echo", json.dumps('{"raw": "y"}')),
+    ]
+    client = ScriptedClient(cases, "done")
+    agent = Agent(client, context_providers=[adapter.SessionContextProvider(session)])
+    if streaming:
+        async for _ in agent.run("go", stream=True):
+            pass
+    else:
+        await agent.run("go")
+    found = results(client.requests[-1])
+
+    assert [{"raw": "x"}, {"raw": '{"b": "1"}'}, {"b": "1"}] == found[:3]
+    assert {"raw": "x"} == found[4]
+    assert {"raw": "y"} == found[6]
+    assert ["the arguments are no JSON"] * 2 == [found[at]["error"]["message"][:25] for at in (3, 5)]

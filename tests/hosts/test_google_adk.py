@@ -14,12 +14,13 @@ from host_helpers import frameworks_loaded_by
 pytest.importorskip("google.adk")
 
 from google.adk.agents import LlmAgent
+from google.adk.apps import App
 from google.adk.artifacts import InMemoryArtifactService
 from google.adk.errors.input_validation_error import InputValidationError
 from google.adk.events import Event
 from google.adk.memory.memory_entry import MemoryEntry
 from google.adk.models import BaseLlm, LlmResponse
-from google.adk.runners import Runner
+from google.adk.runners import InMemoryRunner, Runner
 from google.adk.sessions import InMemorySessionService
 from google.adk.sessions import Session as AdkSession
 from google.adk.tools import ToolContext, load_memory
@@ -31,7 +32,9 @@ from mama_structs import HashEmbedder, Session, sync
 from mama_structs.adapters.google_adk import artifacts as google_adk_artifacts
 from mama_structs.adapters.google_adk.artifacts import AdkArtifactService
 from mama_structs.adapters.google_adk.memory import AdkMemoryService
-from mama_structs.errors import InvalidArgument
+from mama_structs.adapters.google_adk.toolkit import AdkRecallPlugin, AdkToolset
+from mama_structs.adapters.shared.tool_schemas import to_plain_schema
+from mama_structs.errors import InvalidArgument, SessionClosed
 
 ADA = {"app_name": "app", "user_id": "ada"}
 BOB = {"app_name": "app", "user_id": "bob"}
@@ -80,14 +83,19 @@ async def found(memory: AdkMemoryService, query: str, **scope: str) -> list[str]
 
 
 class ScriptedLlm(BaseLlm):
-    """Scripted model: returns a text or a tool call per step."""
+    """Scripted model: returns a text, a tool call, or a list of them per step."""
 
     script: list
+    is_cut_off: bool = False
 
     async def generate_content_async(self, llm_request, stream=False):
         step = self.script.pop(0)
-        part = text(step) if isinstance(step, str) else types.Part.from_function_call(name=step[0], args=step[1])
-        yield LlmResponse(content=types.Content(role="model", parts=[part]))
+        parts = [
+            text(one) if isinstance(one, str) else types.Part.from_function_call(name=one[0], args=one[1])
+            for one in (step if isinstance(step, list) else [step])
+        ]
+        reason = types.FinishReason.MAX_TOKENS if self.is_cut_off and isinstance(step, list) else None
+        yield LlmResponse(content=types.Content(role="model", parts=parts), finish_reason=reason)
 
 
 async def save_report(title: str, body: str, tool_context: ToolContext) -> dict:
@@ -502,12 +510,137 @@ async def test_services_of_async_session_work_in_loop_of_other_thread(artifacts)
     assert [0] == saved
 
 
-@pytest.mark.parametrize("module", ["memory", "artifacts"])
+# Tools and recall
+
+
+def create_runner(session, *script, plugins: bool = True) -> InMemoryRunner:
+    """Return a runner with the toolset and the plugin of a session."""
+    agent = LlmAgent(name="ada", model=ScriptedLlm(model="scripted", script=[*script]), tools=[AdkToolset(session)])
+    runner = InMemoryRunner(app=App(name="app", root_agent=agent, plugins=[AdkRecallPlugin(session)] * plugins))
+    runner.auto_create_session = True
+    return runner
+
+
+async def run_agent(session, *script) -> list[types.FunctionResponse]:
+    """Run one turn of an agent, and return its tool results."""
+    events = create_runner(session, *script).run_async(user_id="ada", session_id="s1", new_message=GO)
+    return [one async for event in events for one in event.get_function_responses()]
+
+
+GO = types.Content(role="user", parts=[text("go")])
+
+
+async def test_toolset_declares_the_schemas_of_the_session(session):
+    """The declaration contains the tool's JSON Schema, under the name that providers accept."""
+    (tool,) = await AdkToolset(session, tool_filter=["save__decision"]).get_tools()
+    declaration = tool._get_declaration()
+
+    assert "save__decision" == declaration.name
+    assert to_plain_schema(session.tools["save/decision"].input_schema) == declaration.parameters_json_schema
+    assert "evolve__supersede" in declaration.description
+
+
+async def test_agent_receives_results_and_errors_as_answers(session):
+    """A failed call does not end the run: the model is told what to change."""
+    found = ("search__by_topic", {"topic": "auth"})
+    saved = ("save__decision", {"topic": "auth", "decision": "Use JWT", "reasoning": "No state"})
+    calls = [("save__decision", {}), saved, found, ("get_ref", {"ref_id": "none"})]
+    failed, kept, hits, missing = (one.response for one in await run_agent(session, calls, "done"))
+
+    assert "invalid_argument" == failed["error"]["type"]
+    assert kept["id"].startswith("decision_auth")
+    assert "Use JWT" in str(hits)
+    assert missing["error"].startswith("<fd_error")
+
+
+async def test_own_tool_receives_context_and_returns_media_and_parts(session):
+    """A function of the host gets ADK's context. An image reaches the model as data, and a Part unchanged."""
+    contexts = []
+
+    def draw(tool_context) -> list:
+        """Draw a map."""
+        contexts.append(tool_context)
+        return ["a map", b"\x89PNG\r\n\x1a\n"]
+
+    def sound() -> bytes:
+        """Play a sound."""
+        return b"RIFF\x00\x00\x00\x00WAVE"
+
+    def file() -> types.Part:
+        """Return a file."""
+        return types.Part.from_uri(file_uri="gs://a/b.pdf", mime_type="application/pdf")
+
+    for tool in (draw, sound, file):
+        session.tools.add(tool)
+    drawn, heard, filed = await run_agent(session, [("draw", {}), ("sound", {}), ("file", {})], "done")
+
+    assert isinstance(contexts[0], ToolContext)
+    assert ({"result": ["a map"]}, "image/png") == (drawn.response, drawn.parts[0].inline_data.mime_type)
+    assert "fd:1" in heard.response["result"][0]
+    assert "gs://a/b.pdf" == filed.parts[0].file_data.file_uri
+
+
+@pytest.mark.parametrize("plugins", [True, False])
+async def test_closed_session_raises_before_the_model_is_called(session, plugins):
+    """A session that was closed ends the run. ADK wraps the errors of plugins in a RuntimeError."""
+    runner = create_runner(session, "never", plugins=plugins)
+    await session.close()
+
+    with pytest.raises(RuntimeError if plugins else SessionClosed, match="the session is closed") as raised:
+        [_ async for _ in runner.run_async(user_id="ada", session_id="s1", new_message=GO)]
+    assert isinstance(raised.value.__cause__ if plugins else raised.value, SessionClosed)
+    assert ["never"] == runner.agent.model.script
+
+
+async def test_call_that_the_token_limit_cut_off_is_not_run(session):
+    """The last call of such an answer may be incomplete. The model is told to call the tool again."""
+    heard = []
+
+    async def shout(text: str = "nothing") -> str:
+        """Shout a text."""
+        heard.append(text)
+        return text.upper()
+
+    session.tools.add(shout)
+    runner = create_runner(session, [("shout", {"text": "Ada"}), ("shout", {})], ("shout", {"text": "Bo"}), "done")
+    runner.agent.model.is_cut_off = True
+    events = [_ async for _ in runner.run_async(user_id="ada", session_id="s1", new_message=GO)]
+    first, cut, later = [one.response for event in events for one in event.get_function_responses()]
+
+    assert ["Ada", "Bo"] == heard
+    assert [{"result": "ADA"}, {"result": "BO"}] == [first, later]
+    assert cut["error"]["message"].startswith("the call was cut off")
+
+
+def test_toolset_and_plugin_of_sync_session_work_with_blocking_runner(tmp_path):
+    """The blocking runner starts an event loop of its own for each call."""
+    with sync.Session.open(tmp_path / "store", embedder=HashEmbedder()) as session:
+        runner = create_runner(session, ['<ref id="plan">shields</ref>', ("get_ref", {"ref_id": "plan"})], "done")
+        events = [*runner.run(user_id="ada", session_id="s1", new_message=GO)]
+
+    assert "shields" in next(one.response["result"] for event in events for one in event.get_function_responses())
+
+
+async def test_recalled_text_is_not_stored_as_memory_of_the_user(session, memory):
+    """The memory service stores the user's words, without the memories that were added to them."""
+    await session.memories.save_decision("Keep sessions in Redis", topic="auth", reasoning="Revocation")
+    await session.recall("Where are the sessions?")
+    recalled = (await session.recall("Where do we keep the sessions?", repeat=True)).text
+    content = types.Content(role="user", parts=[text("Where do we keep the sessions?"), text(recalled)])
+    await memory.add_events_to_memory(**ADA, events=[Event(id="1", author="user", content=content)])
+    (record,) = await session.records.list(())
+
+    assert recalled
+    assert "Where do we keep the sessions?" == record.text
+    assert 1 == len(record.value["content"]["parts"])
+
+
+@pytest.mark.parametrize("module", ["memory", "artifacts", "toolkit"])
 def test_missing_framework_error_says_what_to_install(monkeypatch, module):
     """Without ADK the import error names the extra."""
     for name in [name for name in sys.modules if name.startswith("google.adk")]:
         monkeypatch.setitem(sys.modules, name, None)
-    for name in ("common", "memory", "artifacts"):
+    for name in ("common", "memory", "artifacts", "toolkit"):
         monkeypatch.delitem(sys.modules, f"mama_structs.adapters.google_adk.{name}")
 
     with pytest.raises(ImportError, match=r"mama-structs\[google-adk\]"):
@@ -516,4 +649,6 @@ def test_missing_framework_error_says_what_to_install(monkeypatch, module):
 
 def test_import_loads_no_other_framework():
     """A host of ADK imports no other framework."""
-    assert {"google.adk"} == frameworks_loaded_by("google_adk.memory", "google_adk.artifacts") - {"mcp"}
+    assert {"google.adk"} == frameworks_loaded_by("google_adk.memory", "google_adk.artifacts", "google_adk.toolkit") - {
+        "mcp"
+    }

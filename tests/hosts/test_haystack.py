@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import importlib
 import json
 import os
 import sys
+import time
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -19,6 +21,7 @@ pytest.importorskip("haystack")
 from haystack import Document, Pipeline, component
 from haystack.components.agents import Agent
 from haystack.components.builders import PromptBuilder
+from haystack.components.generators.chat import OpenAIChatGenerator
 from haystack.components.joiners import DocumentJoiner
 from haystack.dataclasses import ByteStream, ChatMessage, ImageContent, SparseEmbedding, ToolCall
 from haystack.document_stores.errors import DuplicateDocumentError
@@ -34,8 +37,10 @@ from hypothesis import strategies as st
 from mama_structs import HashEmbedder, Session, Settings, sync
 from mama_structs.adapters.haystack.components import HaystackRetriever, HaystackToolResultStore
 from mama_structs.adapters.haystack.document_store import HaystackDocumentStore
-from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidHandle, WrongLoop
+from mama_structs.adapters.haystack.toolkit import HaystackRecallHook, HaystackToolset
+from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidHandle, SessionClosed, WrongLoop
 from mama_structs.settings import MemorySettings
+from mama_structs.tools.tool import ToolAnnotations
 
 pytestmark = pytest.mark.usefixtures("no_network")
 
@@ -527,12 +532,163 @@ def test_images_are_stored_as_bytes(session):
     assert "image/png" == session.refs.get(handle).mime_type
 
 
-@pytest.mark.parametrize("module", ["document_store", "components"])
+# Tools and recall
+
+
+def run_agent(session, *script, asked="go", **options) -> tuple[list[Any], ScriptedGenerator]:
+    """Run an agent with the toolset and the hook. Return its tool results and the generator."""
+    generator = ScriptedGenerator(*script, ChatMessage.from_assistant("done"))
+    toolset, recall = HaystackToolset(session, **options), HaystackRecallHook(session)
+    agent = Agent(chat_generator=generator, tools=toolset, hooks=recall.hooks)
+    result = agent.run(messages=[ChatMessage.from_user(asked)])
+    return [one for message in result["messages"] for one in message.tool_call_results], generator
+
+
+def calls(*pairs: tuple[str, dict[str, Any]], said: str = "") -> ChatMessage:
+    made = [ToolCall(tool_name=name, arguments=given, id=f"c{at}") for at, (name, given) in enumerate(pairs)]
+    return ChatMessage.from_assistant(said, tool_calls=made)
+
+
+def test_toolset_follows_the_tools_of_the_session(session):
+    """A function that is added later is offered, with its JSON Schema and its name for providers."""
+    toolset = HaystackToolset(session)
+    before = len(toolset)
+    session.tools.add(lambda: None, name="guild/join", description="Join a guild.")
+
+    assert before + 1 == len(toolset)
+    assert "guild__join" in toolset
+    with pytest.raises(InvalidArgument, match="read_log cannot be added"):
+        toolset.add(read_log)
+
+
+def test_agent_receives_results_and_errors_as_answers(session):
+    """A failed call does not end the run. Arguments may have any name. The calls run in order."""
+    saved = {"topic": "auth", "decision": "Use JWT", "reasoning": "No state"}
+    turn = calls(
+        ("save__decision", {"self": 1, "state": 2}), ("save__decision", saved), ("search__by_topic", {"topic": "auth"})
+    )
+    (failed, kept, hits), _ = run_agent(session, turn)
+
+    assert [True, False, False] == [failed.error, kept.error, hits.error]
+    assert "'self' is no argument of this tool; 'state' is no argument" in failed.result
+    assert "Use JWT" in hits.result
+
+
+@pytest.mark.parametrize("name", ["_state", "state", "_mama_structs_state"])
+def test_own_tool_receives_arguments_of_any_name(session, name):
+    """The parameter for Haystack's state does not hide an argument of the same name."""
+
+    def keep(_state: str = "", state: str = "", _mama_structs_state: str = "") -> str:
+        """Return the arguments."""
+        return f"{_state}{state}{_mama_structs_state}"
+
+    session.tools.add(keep)
+    (found,), _ = run_agent(session, calls(("keep", {name: "mine"})))
+
+    assert "mine" == found.result
+
+
+def test_calls_of_one_answer_run_in_order(session):
+    """A read after a write sees it, although Haystack would run the calls in several threads."""
+    notes = []
+
+    def write(note: str) -> str:
+        """Write a note."""
+        time.sleep(0.02)
+        notes.append(note)
+        return "written"
+
+    def read() -> str:
+        """Read the notes."""
+        return ",".join(notes)
+
+    session.tools.add(write)
+    session.tools.add(read, annotations=ToolAnnotations(read_only=True))
+    turn = calls(("write", {"note": "a"}), ("read", {}), ("write", {"note": "b"}), ("read", {}))
+    results, _ = run_agent(session, turn)
+
+    assert ["written", "a", "written", "a,b"] == [one.result for one in results]
+
+
+@pytest.mark.parametrize("images", [False, True])
+def test_own_tool_receives_state_and_returns_media(session, images):
+    """A function of the host gets the agent's state. Images are data only where the generator accepts them."""
+    states = []
+
+    def draw(ctx) -> list:
+        """Draw a map."""
+        states.append(ctx)
+        return ["a map", base64.b64decode(PIXEL)]
+
+    def show() -> ImageContent:
+        """Return an image of Haystack."""
+        return ImageContent(PIXEL, mime_type="image/png")
+
+    session.tools.add(draw)
+    session.tools.add(show)
+    (drawn, shown), _ = run_agent(session, calls(("draw", {}), ("show", {})), images=images)
+    text, image = drawn.result
+
+    assert "messages" in states[0].data
+    assert "a map" == text.text
+    assert PIXEL == image.base64_image if images else "kept as fd:1" in image.text
+    assert PIXEL == shown.result[0].base64_image
+
+
+def test_refs_of_an_answer_can_be_used_by_its_calls(session):
+    """The hook stores the refs before the calls of the same answer run, and those of the last answer."""
+    turn = calls(("get_ref", {"ref_id": "plan"}), said='<ref id="plan">shields</ref>')
+    (found,), _ = run_agent(session, turn, ChatMessage.from_assistant('<ref id="last">walls</ref>'))
+
+    assert "shields" in found.result
+    assert "walls" == session.refs.get("last").text
+
+
+def test_recalled_text_is_a_separate_message_and_stays(session):
+    """Each fact is recalled once, and again if the conversation no longer contains it."""
+    question = "Where do we keep the login sessions?"
+    session.memories.save_decision("Keep login sessions in Redis", topic="auth", reasoning="Revocation")
+    _, first = run_agent(session, asked=question)
+    _, again = run_agent(session, asked=question)
+
+    assert question == first.asked[0][0].text
+    assert "Keep login sessions in Redis" in first.asked[0][1].text
+    assert "Keep login sessions in Redis" in again.asked[0][1].text
+
+
+def test_agent_with_toolset_and_hook_can_be_serialized(tmp_path):
+    """A pipeline file contains the location. The parts of the loaded agent share a conversation."""
+    place = {"session": str(tmp_path / "store"), "conversation": "monday"}
+    toolset, recall = HaystackToolset(**place, images=True), HaystackRecallHook(**place, max_chars=500)
+    generator = OpenAIChatGenerator(Secret.from_env_var("KEY", strict=False))
+    pipeline = Pipeline()
+    pipeline.add_component("agent", Agent(chat_generator=generator, tools=toolset, hooks=recall.hooks))
+    text = pipeline.dumps()
+    loaded = Pipeline.loads(text, allowed_modules=["mama_structs.adapters.*"])
+    agent = loaded.get_component("agent")
+    turn = calls(("get_ref", {"ref_id": "plan"}), said='<ref id="plan">shields</ref>')
+
+    assert text == loaded.dumps()
+    agent.chat_generator = ScriptedGenerator(turn, ChatMessage.from_assistant("done"))
+    result = agent.run(messages=[ChatMessage.from_user("go")])
+    agent.close()
+    assert "shields" in next(one.tool_call_result.result for one in result["messages"] if one.tool_call_result)
+
+
+def test_closed_session_raises_before_the_model_is_called(session):
+    """A session that was closed ends the run."""
+    session.close()
+
+    with pytest.raises(SessionClosed):
+        run_agent(session)
+
+
+@pytest.mark.parametrize("module", ["document_store", "components", "toolkit"])
 def test_missing_framework_error_says_what_to_install(monkeypatch, module):
     """Without Haystack the import error names the extra."""
     for name in [name for name in sys.modules if name.split(".")[0] == "haystack"]:
         monkeypatch.setitem(sys.modules, name, None)
-    for name in ("connection", "documents", "document_store", "components"):
+    for name in ("connection", "documents", "document_store", "components", "toolkit"):
         monkeypatch.delitem(sys.modules, f"mama_structs.adapters.haystack.{name}")
 
     with pytest.raises(ImportError, match=r"mama-structs\[haystack\]"):
@@ -541,4 +697,6 @@ def test_missing_framework_error_says_what_to_install(monkeypatch, module):
 
 def test_import_loads_no_other_framework():
     """A host of Haystack imports no other framework."""
-    assert {"haystack"} == frameworks_loaded_by("haystack.document_store", "haystack.components") - {"openai"}
+    assert {"haystack"} == frameworks_loaded_by(
+        "haystack.document_store", "haystack.components", "haystack.toolkit"
+    ) - {"openai"}

@@ -58,25 +58,59 @@ def test_declaration_matches_complete_test_names(runner, test, named, is_it):
 
 
 def test_missing_suite_is_reported_as_not_run(runner):
-    """The table has the reason, and the suite counts neither as passed nor as failed."""
+    """The table has the reason, and the suite counts neither as passed nor as failed. Each result has its date."""
     suites = [
         {"host": "A", "suite": "s", "date": "2026-11-27", "versions": {"a": "1.0"}, "passed": 0, "failed": [], "excused": {}, "why": "no folder"},
         {"host": "B", "suite": "t", "date": "2026-11-28", "versions": {"b": "2"}, "passed": 3, "failed": ["x"], "excused": {"f::g": "r"}, "why": None},
     ]  # fmt: skip
-    lines = runner.table({"python": "3.11", "suites": suites})
+    newest = [{**suites[1], "date": "2026-11-29", "versions": {"b": "3"}, "passed": 4, "failed": []}]
+    lines = runner.table({"python": "3.11", "suites": suites, "newest": newest})
 
-    assert "| A | s | a 1.0 | not run: no folder |  |" in lines
-    assert "| B | t | b 2 | 3 of 4 | 1 |" in lines
+    assert "| A | s | a 1.0 | not run: no folder |  | 2026-11-27 |  |  |  |" in lines
+    assert "| B | t | b 2 | 3 of 4 | 1 | 2026-11-28 | b 3 | 4 of 4 | 2026-11-29 |" in lines
     assert "* B, t: `g`: r." in lines
-    assert "Run on 2026-11-27 to 2026-11-28 with Python 3.11." == lines[-1]
+    assert "Run with Python 3.11." == lines[-1]
 
 
 def test_results_of_other_suites_are_kept(runner):
-    """Running one host's suites does not change the recorded results of others."""
-    known = [{"host": "B", "suite": "t", "passed": 1}, {"host": "A", "suite": "s", "passed": 2}]
-    found = [{"host": "B", "suite": "t", "passed": 3}]
+    """Running one host's suites does not change the results of others, or of a suite without its source."""
+    known = [
+        {"host": "B", "suite": "t", "passed": 1, "why": None},
+        {"host": "A", "suite": "s", "passed": 2, "why": None},
+    ]
+    found = [{"host": "B", "suite": "t", "passed": 3, "why": None}, {"host": "A", "suite": "s", "why": "no folder"}]
+    new = {"host": "C", "suite": "u", "why": "no folder"}
 
-    assert [known[1], found[0]] == runner.merged(known, found)
+    assert [known[1], found[0], new] == runner.merged(known, [*found, new])
+
+
+def test_host_that_fails_does_not_stop_the_others(runner, monkeypatch, tmp_path):
+    """A suite that takes too long is a failed one, and a missing package is reported with the host."""
+    suite = runner.Suite.read(next(iter(sorted(runner.SUITES.glob("anthropic*.toml")))))
+
+    def fail(*arguments, **_options):
+        raise runner.subprocess.CalledProcessError(1, "pip")
+
+    monkeypatch.setattr(runner, "Environment", fail)
+    result = runner.run_host("Anthropic", [suite], newest=True, writes=False)
+    slow = runner.attrs.evolve(suite, source="installed")
+    place = object.__new__(runner_environment(runner, monkeypatch, tmp_path))
+
+    assert "environment cannot be made" in result.broken[0]
+    assert ["it took more than 1800 seconds"] == place.outcome(slow).failed
+
+
+def runner_environment(runner, monkeypatch, tmp_path):
+    """Return the class of environments, whose commands take too long."""
+    monkeypatch.undo()
+    kind = runner.Environment
+    monkeypatch.setattr(kind, "versions", lambda _self, names: dict.fromkeys(names, "1"))
+
+    def run(*_arguments, **_options):
+        raise runner.subprocess.TimeoutExpired("pytest", 1800)
+
+    monkeypatch.setattr(kind, "run", run)
+    return kind
 
 
 def test_changes_list_versions_and_counts(runner):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from mama_structs._internal.control_flow import ControlFlow, find_available_types
@@ -22,7 +25,7 @@ from mama_structs.adapters.shared.tool_schemas import to_plain_schema
 from mama_structs.errors import SessionClosed, WrongLoop
 from mama_structs.refs.messages.media import Media
 from mama_structs.session.session import Session
-from mama_structs.tools.schema import HOST_PARAMETERS
+from mama_structs.tools.schema import HOST_PARAMETERS, JSONSchema
 from mama_structs.tools.tool import Tool
 
 try:
@@ -41,6 +44,7 @@ try:
         SessionContext,
         SupportsAgentRun,
     )
+    from pydantic import BaseModel, ConfigDict
 except ImportError as _missing:
     raise ImportError(
         "mama_structs.adapters.agent_framework needs Microsoft's Agent Framework: "
@@ -60,6 +64,10 @@ _FRAMEWORK: Final = "Microsoft's Agent Framework"
 _DEFAULT_SOURCE_ID: Final = "mama-structs"
 _DEFAULT_HISTORY_ID: Final = "mama-structs-history"
 _HOST_LABEL: Final = "agent-framework"
+# The framework passes arguments that are no JSON object under this name.
+_UNPARSED_KEY: Final = "raw"
+# Key of a call's metadata that is True if the framework could not parse the call's arguments.
+_IS_UNPARSED_KEY: Final = "mama_structs_is_unparsed"
 # Name of a conversation without an id. The framework's own history provider uses the same name.
 _DEFAULT_CONVERSATION: Final = "default"
 
@@ -117,13 +125,14 @@ class SessionContextProvider(ContextProvider):
         )
         if text:
             context.extend_messages(self, [Message("user", [text])])
+        unparsed_calls: set[str] = set()
         if self._offers_tools:
             turns = CallScheduler(self._session, control_flow=_CONTROL_FLOW)
-            context.extend_tools(
-                self.source_id,
-                [_create_function_tool(turns, self._session, *one) for one in list_wire_tools(self._session)],
-            )
-        context.extend_middleware(self.source_id, _RefMiddleware(self._session))
+            tools = [_create_function_tool(turns, self._session, *one) for one in list_wire_tools(self._session)]
+            for tool in tools:
+                tool.unparsed_calls = unparsed_calls
+            context.extend_tools(self.source_id, tools)
+        context.extend_middleware(self.source_id, _AnswerMiddleware(self._session, unparsed_calls))
 
     async def after_run(
         self,
@@ -215,20 +224,27 @@ class SessionHistoryProvider(HistoryProvider):
         return labels if self.source_id == _DEFAULT_HISTORY_ID else (*labels, self.source_id)
 
 
-class _RefMiddleware(ChatMiddleware):
-    """Chat middleware that stores the refs of an answer before its tool calls run."""
+class _AnswerMiddleware(ChatMiddleware):
+    """
+    Chat middleware that reads an answer before its tool calls run.
 
-    def __init__(self, session: Session) -> None:
+    It stores the refs, and adds the ids of calls whose arguments are no JSON object to *unparsed_calls*.
+    """
+
+    def __init__(self, session: Session, unparsed_calls: set[str]) -> None:
         self._session = session
+        self._unparsed_calls = unparsed_calls
 
     async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
         await call_next()
         if isinstance(context.result, ResponseStream):
-            context.result = context.result.with_result_hook(self._store_refs)
+            context.result = context.result.with_result_hook(self._read)
         elif context.result is not None:
-            await self._store_refs(context.result)
+            await self._read(context.result)
 
-    async def _store_refs(self, response: ChatResponse) -> ChatResponse:
+    async def _read(self, response: ChatResponse) -> ChatResponse:
+        called = [one for message in response.messages for one in message.contents if one.type == "function_call"]
+        self._unparsed_calls.update(one.call_id for one in called if one.call_id and _is_unparsed(one))
         await _observe_messages(self._session, response.messages)
         return response
 
@@ -244,17 +260,62 @@ def _to_dicts(messages: Sequence[Message]) -> list[dict[str, str]]:
     return [{"role": one.role, "content": one.text} for one in messages if one.text]
 
 
-def _create_function_tool(turns: CallScheduler, session: Session, wire: str, tool: Tool) -> FunctionTool:
+def _is_unparsed(call: Content) -> bool:
+    """Return True if the framework replaces the arguments of a call by a dict with one key, `_UNPARSED_KEY`."""
+    if not isinstance(call.arguments, str) or not call.arguments:
+        return False
+    try:
+        return not isinstance(json.loads(call.arguments), dict)
+    except ValueError:
+        return True
+
+
+class _SessionFunctionTool(FunctionTool):
+    """Function tool that marks the calls whose arguments the framework could not parse."""
+
+    unparsed_calls: AbstractSet[str] = frozenset()
+
+    async def invoke(
+        self, *, context: FunctionInvocationContext | None = None, tool_call_id: str | None = None, **options: Any
+    ) -> Any:
+        if context is not None and tool_call_id in self.unparsed_calls:
+            context.metadata[_IS_UNPARSED_KEY] = True
+        return await super().invoke(context=context, tool_call_id=tool_call_id, **options)
+
+
+def _create_function_tool(turns: CallScheduler, session: Session, wire: str, tool: Tool) -> _SessionFunctionTool:
+    schema = tool.input_schema
+    is_key_free = _UNPARSED_KEY not in schema.get("properties", {}) and schema.get("additionalProperties") is False
+
     async def call(ctx: FunctionInvocationContext, **arguments: Any) -> str | list[Content] | Any:
-        answered = await turns.answer(wire, arguments, host=dict.fromkeys(HOST_PARAMETERS, ctx))
+        # A call that a user approves later is not marked.
+        is_unparsed = [*arguments] == [_UNPARSED_KEY] and (is_key_free or ctx.metadata.get(_IS_UNPARSED_KEY, False))
+        given = arguments[_UNPARSED_KEY] if is_unparsed else arguments
+        answered = await turns.answer(wire, given, host=dict.fromkeys(HOST_PARAMETERS, ctx))
         if answered.is_native:
             return answered.data
         # Return errors instead of raising, because the framework does not show an exception's text to the model.
         return [_create_content(session, part) for part in answered.parts] if answered.has_media else answered.text
 
-    return FunctionTool(
-        name=wire, description=tool.description, func=call, input_model=to_plain_schema(tool.input_schema)
-    )
+    model = _create_input_model(to_plain_schema(schema))
+    return _SessionFunctionTool(name=wire, description=tool.description, func=call, input_model=model)
+
+
+def _create_input_model(schema: JSONSchema) -> type[BaseModel]:
+    """
+    Return a model that accepts all arguments and announces *schema*.
+
+    The framework would answer a wrong call with "Argument parsing failed" only. The session explains what is wrong.
+    """
+
+    class Arguments(BaseModel):
+        model_config = ConfigDict(extra="allow")
+
+        @classmethod
+        def model_json_schema(cls, *_: Any, **__: Any) -> JSONSchema:
+            return copy.deepcopy(schema)
+
+    return Arguments
 
 
 def _create_content(session: Session, part: str | Media) -> Content:

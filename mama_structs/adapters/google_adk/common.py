@@ -11,6 +11,7 @@ from mama_structs.errors import InvalidArgument
 
 try:
     from google.adk.errors.input_validation_error import InputValidationError
+    from google.genai import types
     from pydantic_core import PydanticSerializationError
 except ImportError as _missing:
     raise ImportError(
@@ -23,6 +24,11 @@ HOST_LABEL: Final = "google-adk"
 def hash_name(name: str) -> str:
     """Return a hash of fixed length that replaces a name of any length."""
     return hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+def extract_text(content: types.Content, separator: str = " ") -> str:
+    """Return the text of a message without reasoning. The parts are joined with *separator*."""
+    return separator.join(part.text for part in content.parts or () if part.text and not part.thought).strip()
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from typing import Final
 
 from mama_structs import sync
 from mama_structs._internal import validation as _check
-from mama_structs.adapters.google_adk.common import HOST_LABEL, convert_errors, hash_name
+from mama_structs._internal.prompt_quoting import remove_recalled
+from mama_structs.adapters.google_adk.common import HOST_LABEL, convert_errors, extract_text, hash_name
 from mama_structs.adapters.shared.loop_bridge import LoopBridge
 from mama_structs.errors import VersionConflict
 from mama_structs.memory.types.engine import DISPLAY_BOUNDS
@@ -91,14 +92,14 @@ class AdkMemoryService(BaseMemoryService):
                 _create_key(event.id, session_id),
                 MemoryEntry(
                     id=event.id,
-                    content=event.content,
+                    content=content,
                     author=event.author,
                     timestamp=datetime.fromtimestamp(event.timestamp, UTC).isoformat(),
                     custom_metadata=dict(custom_metadata or {}),
                 ),
             )
             for event in events
-            if event.content is not None and _extract_text(event.content)
+            if event.content is not None and extract_text(content := _remove_recalled_parts(event.content))
         ]
         await self._bridge.arun(lambda: self._add(_create_user_labels(app_name, user_id), entries))
 
@@ -119,7 +120,7 @@ class AdkMemoryService(BaseMemoryService):
         """
         entries = []
         for memory in memories:
-            if not _extract_text(memory.content):
+            if not extract_text(memory.content):
                 raise InputValidationError("a memory needs text")
             own_id = memory.id or uuid.uuid4().hex
             told = {**(custom_metadata or {}), **memory.custom_metadata}
@@ -184,9 +185,9 @@ class AdkMemoryService(BaseMemoryService):
                         key,
                         # Add the metadata without pydantic, which would serialize NaN as null.
                         entry.model_dump(mode="json", exclude_none=True) | {"custom_metadata": entry.custom_metadata},
-                        text=_extract_text(entry.content)[:longest],
+                        text=extract_text(entry.content)[:longest],
                         origin=find_author(
-                            _extract_text(entry.content), "user" if entry.author == "user" else "model", refs
+                            extract_text(entry.content), "user" if entry.author == "user" else "model", refs
                         ),
                         created_at=_parse_time(entry.timestamp),
                         if_version=0 if (there := known[key]) is None else there.version,
@@ -224,9 +225,10 @@ def _create_entry(memory_id: str | None, text: str | None, origin: str, at: date
     return MemoryEntry(id=memory_id, content=content, author=origin, timestamp=at.isoformat())
 
 
-def _extract_text(content: types.Content) -> str:
-    """Return the text of a message without reasoning."""
-    return " ".join(part.text for part in content.parts or () if part.text and not part.thought).strip()
+def _remove_recalled_parts(content: types.Content) -> types.Content:
+    """Return a message without the memories that `AdkRecallPlugin` has added to it."""
+    parts = content.parts or ()
+    return content.model_copy(update={"parts": [one for one in parts if not one.text or remove_recalled(one.text)]})
 
 
 def _parse_time(timestamp: str | None) -> datetime | None:

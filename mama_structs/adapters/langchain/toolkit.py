@@ -13,18 +13,20 @@ from mama_structs._internal.sync_proxy import run_in_proxy_loop, unwrap
 from mama_structs.adapters.shared.tool_results import (
     DEFAULT_MAX_RECALL_CHARS,
     CallScheduler,
+    create_cut_off_answer,
     list_wire_tools,
+    log_cut_off,
     observe_message,
     recall_for_messages,
     store_unsupported_media,
 )
-from mama_structs.adapters.shared.tool_schemas import to_plain_schema
+from mama_structs.adapters.shared.tool_schemas import to_always_strict_schema, to_plain_schema
 from mama_structs.refs.messages.media import Media
 from mama_structs.session.session import Session
 from mama_structs.tools.schema import HOST_PARAMETERS
 
 try:
-    from langchain_core.messages import AIMessage, HumanMessage
+    from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
     from langchain_core.messages.tool import ToolOutputMixin
     from langchain_core.runnables import RunnableConfig
     from langchain_core.tools import StructuredTool, ToolException
@@ -44,6 +46,13 @@ _ARGUMENTS_KEY: Final = "arguments"
 _CALL_ID_KEY: Final = "tool_call_id"
 # Kinds of media that LangChain accepts as a content block of a tool message.
 _BLOCK_MEDIA_KINDS: Final = frozenset({"image"})
+# Metadata keys of the reason for the end of a message, and the reasons that mean a truncated message.
+_END_REASON_KEYS: Final = ("finish_reason", "stop_reason", "stopReason", "done_reason", "status")
+_CUT_OFF_REASONS: Final = frozenset(
+    ("length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded", "incomplete")
+)
+# Integers that LangGraph's serializer packs; for others it raises.
+_CHECKPOINT_INTEGERS: Final = range(-(2**63), 2**64)
 _Content: TypeAlias = str | list[dict[str, Any]]
 
 
@@ -63,13 +72,14 @@ class _SessionTool(StructuredTool):
         return super()._run(*arguments, config=config, **keywords)
 
 
-def tools(session: Session | sync.Session, *, message: object = None) -> list[StructuredTool]:
+def tools(session: Session | sync.Session, *, message: object = None, strict: bool = True) -> list[StructuredTool]:
     """
     Return a session's tools, for ``bind_tools``, an agent or a tool node.
 
     Calls of one message run in order, but read-only calls run concurrently.
     A failed call returns a `ToolMessage` with the status ``"error"`` that says what to change.
-    Otherwise the message has the text for the model as its content, and the tool's result as its artifact.
+    Otherwise the message has the text for the model as its content, and the tool's result as its artifact. Integers
+    that LangGraph cannot store (below ``-2**63`` or above ``2**64 - 1``) are text in the artifact.
     A host's own tool with a parameter ``ctx``, ``run_context`` or ``tool_context`` receives the `RunnableConfig`, with
     the call's id as ``config["configurable"]["tool_call_id"]``.
     A host's own tool may call LangGraph's ``interrupt()`` and return a `ToolMessage`, a `Command` or a list of them:
@@ -80,6 +90,9 @@ def tools(session: Session | sync.Session, *, message: object = None) -> list[St
             Use one of `mama_structs.sync` for ``invoke``, in any thread.
         message: The user's message, or the conversation so far, from which `Session.tools_for` selects tools;
             None for all tools.
+        strict: True for schemas that are valid with and without ``bind_tools(strict=True)``: optional arguments may be
+            null, and the model writes free-form data as JSON text. `Any` has no strict form, and additional arguments
+            (``**options``) are lost in strict mode. False for plain schemas.
 
     """
     own: Session = unwrap(session)
@@ -105,7 +118,9 @@ def tools(session: Session | sync.Session, *, message: object = None) -> list[St
         _SessionTool(
             name=wire,
             description=tool.description,
-            args_schema=to_plain_schema(tool.input_schema),
+            args_schema=to_always_strict_schema(tool.input_schema, require_all=False)
+            if strict
+            else to_plain_schema(tool.input_schema),
             **create_callables(wire),
             response_format="content_and_artifact",
             handle_tool_error=True,
@@ -121,8 +136,9 @@ def middleware(session: Session | sync.Session, *, max_chars: int = DEFAULT_MAX_
 
     Use it in ``create_agent(..., middleware=[...])``. When the agent starts, the memories recalled for the user's
     message are appended as a separate message. Refs are stored before the calls of the same message run, so the calls
-    can use them. An agent loop of your own does the same with ``await session.recall(message)`` and
-    ``await session.observe(message)``.
+    can use them. A call that the token limit cut off is not run: LangChain completes its arguments, but they are not
+    what the model meant. An agent loop of your own does the same with ``await session.recall(message)`` and
+    ``await session.observe(message)``, and ``ToolNode(tools, awrap_tool_call=middleware.awrap_tool_call)``.
 
     Args:
         session: The session with the memories and refs. Use one of `mama_structs.sync` for ``invoke``.
@@ -147,18 +163,15 @@ def middleware(session: Session | sync.Session, *, max_chars: int = DEFAULT_MAX_
         text = await recall_for_messages(own, state["messages"], max_chars=max_chars)
         return {"messages": [HumanMessage(text)]} if text else None
 
-    async def take(state: Mapping[str, Any]) -> None:
-        # The model's message may not be the last one, because results of structured-output tools may follow it.
-        last = next((one for one in reversed(state["messages"]) if isinstance(one, AIMessage)), None)
-        if last is not None:
-            await observe_message(own, last)
-
     class SessionMiddleware(AgentMiddleware):  # type: ignore[misc, unused-ignore]
         async def abefore_agent(self, state: Mapping[str, Any], runtime: object) -> dict[str, Any] | None:  # noqa: ARG002 - passed by keyword
             return await begin(state)
 
         async def aafter_model(self, state: Mapping[str, Any], runtime: object) -> None:  # noqa: ARG002
-            await take(state)
+            await _observe_last_answer(own, state)
+
+        async def awrap_tool_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+            return _reject_cut_off(request) or await handler(request)
 
     class SyncSessionMiddleware(AgentMiddleware):  # type: ignore[misc, unused-ignore]
         def before_agent(self, state: Mapping[str, Any], runtime: object) -> dict[str, Any] | None:  # noqa: ARG002
@@ -166,9 +179,36 @@ def middleware(session: Session | sync.Session, *, max_chars: int = DEFAULT_MAX_
             return put_in
 
         def after_model(self, state: Mapping[str, Any], runtime: object) -> None:  # noqa: ARG002
-            run_in_proxy_loop(session, lambda: take(state))
+            run_in_proxy_loop(session, lambda: _observe_last_answer(own, state))
+
+        def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+            return _reject_cut_off(request) or handler(request)
 
     return SessionMiddleware() if own is session else SyncSessionMiddleware()
+
+
+def _find_last_answer(state: Mapping[str, Any]) -> AIMessage | None:
+    # The model's message may not be the last one, because results of structured-output tools may follow it.
+    return next((one for one in reversed(state["messages"]) if isinstance(one, AIMessage)), None)
+
+
+async def _observe_last_answer(session: Session, state: Mapping[str, Any]) -> None:
+    last = _find_last_answer(state)
+    if last is not None:
+        await observe_message(session, last)
+
+
+def _reject_cut_off(request: Any) -> ToolMessage | None:
+    """Return an error message for the last call of a truncated message, otherwise None."""
+    call, last = request.tool_call, _find_last_answer(request.state)
+    if last is None or not last.tool_calls or last.tool_calls[-1]["id"] != call["id"]:
+        return None
+    reasons = [str(last.response_metadata.get(key)) for key in _END_REASON_KEYS]
+    reason = next((one for one in reasons if one.lower() in _CUT_OFF_REASONS), None)
+    if reason is None:
+        return None
+    log_cut_off(reason)
+    return ToolMessage(create_cut_off_answer().text, name=call["name"], tool_call_id=call["id"], status="error")
 
 
 def _create_block(session: Session, part: str | Media) -> dict[str, Any]:
@@ -178,6 +218,15 @@ def _create_block(session: Session, part: str | Media) -> dict[str, Any]:
         return {"type": "text", "text": store_unsupported_media(session, part)}
     place = {"url": part.url} if part.url else {"base64": part.data, "mime_type": part.mime_type}
     return {"type": part.kind, **place}
+
+
+def _create_artifact(data: Any) -> Any:
+    """Return JSON data with the integers as text that LangGraph cannot store in a checkpoint."""
+    if isinstance(data, dict):
+        return {key: _create_artifact(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_create_artifact(value) for value in data]
+    return str(data) if isinstance(data, int) and data not in _CHECKPOINT_INTEGERS else data
 
 
 def _create_caller(session: Session, turns: CallScheduler, wire: str) -> Callable[..., Awaitable[tuple[Any, Any]]]:
@@ -192,6 +241,6 @@ def _create_caller(session: Session, turns: CallScheduler, wire: str) -> Callabl
         if answered.is_error:
             raise ToolException(answered.text)
         content = [_create_block(session, part) for part in answered.parts] if answered.has_media else answered.text
-        return content, answered.data
+        return content, _create_artifact(answered.data)
 
     return call

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any, Final, Literal, TypeGuard
 
@@ -24,6 +24,7 @@ from mama_structs.errors import (
     WrongLoop,
     repr_short,
 )
+from mama_structs.recall import Recall
 from mama_structs.refs.messages.media import Media, parse_media
 from mama_structs.refs.messages.provider_messages import (
     block_text,
@@ -83,6 +84,17 @@ class ToolAnswer:
     def has_media(self) -> bool:
         """True if the answer contains an image, audio or a file."""
         return any(isinstance(part, Media) for part in self.parts)
+
+    @property
+    def value(self) -> Any:
+        """The answer as a JSON value with the pending diagnostics; its text if the tool or error returned a text."""
+        # Parse the text, because *data* may contain lone surrogates and lacks the diagnostics.
+        if isinstance(self.data, str):
+            return self.text
+        try:
+            return json.loads(self.text)
+        except ValueError:
+            return self.text
 
 
 async def answer_tool_call(
@@ -454,16 +466,20 @@ async def answer_call(session: Session, call: ToolCall, *, host: Mapping[str, An
     if not call.id:
         _log.warning("a call of %s has no id, and neither has its result", repr_short(call.name))
     if call.is_cut_off:
-        return create_error_answer(
-            InvalidArgument(_CUT_OFF_MESSAGE, hint=_CALL_AGAIN_HINT), status=CallProgress().status
-        )
+        return create_cut_off_answer()
     if not call.name:
         error = InvalidArgument("the call names no tool", hint="call the tool again, by its name")
         return create_error_answer(error, status=CallProgress().status)
     return await answer_tool_call(session, call.name, call.arguments, host=host)
 
 
-def log_cut_off(reason: object, argument: str) -> None:
+def create_cut_off_answer() -> ToolAnswer:
+    """Return the answer for a call that may be incomplete and was not run."""
+    error = InvalidArgument(_CUT_OFF_MESSAGE, hint=_CALL_AGAIN_HINT)
+    return create_error_answer(error, status=CallProgress().status)
+
+
+def log_cut_off(reason: object, argument: str = "") -> None:
     """
     Log why a tool call is not run.
 
@@ -482,12 +498,14 @@ async def recall_for_messages(session: Session, messages: object, *, max_chars: 
 
     Return "" if the message is already being answered or everything was recalled before.
     """
-    # If recall fails, the failure is logged and the turn continues.
     message = find_pending_user_message(messages)
-    if not message:
-        return ""
+    return await recall_or_log(session.recall(message, max_chars=max_chars, repeat=repeat)) if message else ""
+
+
+async def recall_or_log(recalling: Awaitable[Recall]) -> str:
+    """Return the recalled text. If recall fails, log the error and return "", so that the turn continues."""
     try:
-        return (await session.recall(message, max_chars=max_chars, repeat=repeat)).text
+        return (await recalling).text
     except (SessionClosed, WrongLoop):
         raise
     except MamaStructsError as error:

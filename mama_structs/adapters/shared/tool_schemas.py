@@ -72,9 +72,58 @@ def to_strict_schema(schema: Mapping[str, Any], *, nullable: bool = True) -> JSO
     # Strict objects forbid additional properties.
     # Free-form objects, untyped values, untyped or tuple arrays and schemas above OpenAI's limits have no strict form.
     # With *nullable*, optional properties are required but may be null.
+    return _write_strict_schema(schema, nullable=nullable, require_all=nullable)
+
+
+def to_adaptable_schema(schema: Mapping[str, Any]) -> JSONSchema:
+    """
+    Return a schema for frameworks that make schemas strict themselves, by requiring all properties.
+
+    Optional properties may be omitted or null. A schema without a strict form is returned in its plain form.
+    """
+    form = _write_strict_schema(schema, nullable=True, require_all=False)
+    return to_plain_schema(schema) if form is None else form
+
+
+def to_always_strict_schema(schema: Mapping[str, Any], *, require_all: bool) -> JSONSchema:
+    """
+    Return a schema for frameworks that send either all tools in strict mode or none.
+
+    A free-form object or array becomes JSON text, which argument repair parses. In strict mode, the framework would
+    change the object to one that can only be ``{}``. A value that may be text, such as `Any`, has no such form: it is
+    left untyped, so that OpenAI rejects it in strict mode. With *require_all*, optional properties are required but may
+    be null.
+    """
+    form = _write_strict_schema(schema, nullable=True, require_all=require_all)
+    if form is not None:
+        return form
+    definitions = schema.get("$defs", {})
+    writer = _StrictSchemaWriter(
+        nullable=True, require_all=require_all, definitions=definitions, free_form_as_text=True
+    )
+
+    def write(node: JSONSchema, *, optional: bool = False) -> JSONSchema:
+        try:
+            return writer.write(node, optional=optional)
+        except (_NoStrictFormError, RecursionError):
+            plain = to_plain_schema(node)
+            return {"anyOf": [plain, {}]} if plain.keys() - _ANNOTATION_KEYWORDS else plain
+
+    required = frozenset(_as_list(schema.get("required")))
+    properties = {name: write(one, optional=name not in required) for name, one in schema.get("properties", {}).items()}
+    written = {
+        **to_plain_schema(schema),
+        "properties": properties,
+        "required": [name for name in properties if require_all or name in required],
+        "additionalProperties": schema.get("additionalProperties", False),
+    }
+    return {**written, "$defs": {name: write(one) for name, one in definitions.items()}} if definitions else written
+
+
+def _write_strict_schema(schema: Mapping[str, Any], *, nullable: bool, require_all: bool) -> JSONSchema | None:
     definitions = schema.get("$defs", {})
     try:
-        strict = _StrictSchemaWriter(nullable=nullable, definitions=frozenset(definitions))
+        strict = _StrictSchemaWriter(nullable=nullable, require_all=require_all, definitions=definitions)
         root = strict.write({key: value for key, value in schema.items() if key != "$defs"})
         if root.get("type") != "object":
             return None
@@ -94,18 +143,20 @@ def is_recursive(schema: Mapping[str, Any]) -> bool:
 @attrs.frozen(kw_only=True)
 class _StrictSchemaWriter:
     nullable: bool
-    definitions: frozenset[str]
+    require_all: bool
+    definitions: Mapping[str, Any]
+    free_form_as_text: bool = False
 
     def write(self, node: Any, *, optional: bool = False) -> JSONSchema:
         """Return a schema's strict form. For an *optional* value, the description states the default."""
         if not isinstance(node, dict):
             raise _NoStrictFormError
         form, default = self._convert_form(node), _describe_default(node) if optional else ""
-        remark = f"default: {default}" if default else ""
         if optional and self.nullable and not _accepts_null(form):
-            form = {"anyOf": [*form.get("anyOf", [form]), {"type": "null"}]}
-            remark = f"null for the default, {default}" if default else "or null"
-        description = _describe(node, remark)
+            # A framework that makes schemas strict itself may skip the items of an array with two types.
+            form = _make_nullable(form, as_union=not self.require_all and "items" in form)
+        remarks = [form.pop("description", ""), f"default {default}" if default else ""]
+        description = _describe(node, "; ".join(filter(None, remarks)))
         if description and "$ref" in form:
             # The strict form of JSON Schema allows no keywords next to "$ref", so wrap the reference in "anyOf".
             form = {"anyOf": [form]}
@@ -114,26 +165,51 @@ class _StrictSchemaWriter:
     def _convert_form(self, node: JSONSchema) -> JSONSchema:
         if "$ref" in node:
             _reject_other_keywords(node, {"$ref"})
-            name = node["$ref"]
-            if not isinstance(name, str) or name.removeprefix(DEFINITION_PREFIX) not in self.definitions:
-                raise _NoStrictFormError
-            return {"$ref": name}
+            self._find_definition(node)
+            return {"$ref": node["$ref"]}
+        # If the value may be text, argument repair does not parse text.
+        is_ambiguous = self.free_form_as_text and self._accepts_text(node)
+        writer = attrs.evolve(self, free_form_as_text=False) if is_ambiguous else self
         for keyword in ("anyOf", "oneOf"):
             if keyword in node:
                 _reject_other_keywords(node, {keyword})
-                return {"anyOf": [self.write(one) for one in _as_list(node[keyword])]}
+                return {"anyOf": [writer.write(one) for one in _as_list(node[keyword])]}
         if "enum" in node or "const" in node:
             return _convert_enum(node)
-        return _build_union([self._convert_type(node, kind) for kind in _list_types(node)])
+        return _build_union([writer._convert_type(node, kind) for kind in _list_types(node)])
+
+    def _find_definition(self, node: JSONSchema) -> Any:
+        name = node["$ref"]
+        if not isinstance(name, str) or name.removeprefix(DEFINITION_PREFIX) not in self.definitions:
+            raise _NoStrictFormError
+        return self.definitions[name.removeprefix(DEFINITION_PREFIX)]
+
+    def _accepts_text(self, node: Any) -> bool:
+        """Return True for a schema without a type, or with strings among its types."""
+        if not isinstance(node, dict):
+            return True
+        if "$ref" in node:
+            return self._accepts_text(self._find_definition(node))
+        branches = [one for keyword in ("anyOf", "oneOf") for one in _as_list(node.get(keyword))]
+        if branches:
+            return any(map(self._accepts_text, branches))
+        if "enum" in node or "const" in node:
+            return False
+        return "type" not in node or "string" in _list_types(node)
 
     def _convert_type(self, node: JSONSchema, kind: object) -> JSONSchema:
-        _reject_other_keywords(
-            node, {"type", "items", "properties", "required", "additionalProperties", *_CONSTRAINT_KEYWORDS}
-        )
-        if kind == "object":
-            return self._convert_object(node)
-        if kind == "array":
-            return {"type": "array", "items": self.write(node.get("items"))}
+        try:
+            _reject_other_keywords(
+                node, {"type", "items", "properties", "required", "additionalProperties", *_CONSTRAINT_KEYWORDS}
+            )
+            if kind == "object":
+                return self._convert_object(node)
+            if kind == "array":
+                return {"type": "array", "items": self.write(node.get("items"))}
+        except _NoStrictFormError:
+            if not self.free_form_as_text or kind not in {"object", "array"}:
+                raise
+            return {"type": "string", "description": _describe_json_text(node, kind)}
         if kind not in _SCALAR_TYPES:
             raise _NoStrictFormError
         return {"type": kind}
@@ -148,7 +224,7 @@ class _StrictSchemaWriter:
         return {
             "type": "object",
             "properties": written,
-            "required": [name for name in written if self.nullable or name in required],
+            "required": [name for name in written if self.require_all or name in required],
             "additionalProperties": False,
         }
 
@@ -166,6 +242,14 @@ def _describe(node: JSONSchema, remark: str) -> str:
     if not isinstance(description, str) or not description:
         return added
     return f"{description} ({added})" if added else description
+
+
+def _describe_json_text(node: JSONSchema, kind: object) -> str:
+    """Return the description of a value that is passed as JSON text."""
+    details = {key: value for key, value in node.items() if key == "type" or key not in _ANNOTATION_KEYWORDS}
+    text = json.dumps({**details, "type": kind}, ensure_ascii=False)
+    is_shown = len(details) > 1 and len(text) <= _MAX_DESCRIBED_LENGTH
+    return f"JSON text of an {kind}, with the schema {text}" if is_shown else f"JSON text of an {kind}"
 
 
 def _describe_constraints(node: JSONSchema) -> Iterator[str]:
@@ -230,7 +314,15 @@ _TYPE_NAMES: Final[Mapping[type, str]] = {
 
 def _accepts_null(form: JSONSchema) -> bool:
     """Return True if a strict schema already accepts null."""
-    return form.get("type") == "null" or any(map(_accepts_null, form.get("anyOf", ())))
+    return "null" in _list_types(form) or any(map(_accepts_null, form.get("anyOf", ())))
+
+
+def _make_nullable(form: JSONSchema, *, as_union: bool = False) -> JSONSchema:
+    """Return a strict schema that also accepts null, in the shortest form, because each request contains it."""
+    if as_union or "type" not in form:
+        return {"anyOf": [*form.get("anyOf", [form]), {"type": "null"}]}
+    nullable = {**form, "type": [form["type"], "null"]}
+    return {**nullable, "enum": [*form["enum"], None]} if "enum" in form else nullable
 
 
 # Defaults that descriptions do not mention, as JSON.
