@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import attrs
 import mcp_types as types
@@ -38,6 +38,9 @@ _MAX_STREAMS_PER_CLIENT: Final = 8
 _MAX_HANDLE_CHARS: Final = 128
 _CALLBACK_STATE_KEY: Final = "mama-structs/end"
 
+# Names of the listed tools, and the version of the tool set. A replaced tool may have another schema.
+ToolListVersion: TypeAlias = tuple[frozenset[str], int]
+
 
 @attrs.define(eq=False)
 class McpClient:
@@ -69,9 +72,9 @@ class McpClient:
     bus: InMemorySubscriptionBus = attrs.field(factory=InMemorySubscriptionBus, init=False)
     _handler: ListenHandler = attrs.field(init=False)
     # Tools in the last list that the client received, or None before the first list.
-    _last_listed: frozenset[str] | None = attrs.field(default=None, init=False)
+    _last_listed: ToolListVersion | None = attrs.field(default=None, init=False)
     # Tools at the time of the last notification, or None if the client's list is up to date.
-    _last_notified: frozenset[str] | None = attrs.field(default=None, init=False)
+    _last_notified: ToolListVersion | None = attrs.field(default=None, init=False)
     _is_unreachable: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -93,7 +96,7 @@ class McpClient:
         if message is not None:
             self._select_tools(message)
         names = self.current_tool_names
-        self._last_listed, self._last_notified = frozenset(names), None
+        self._last_listed, self._last_notified = (frozenset(names), self.session.tools._version), None
         _log.info("the client %s is listed %d of %d tools", self.name, len(names), len(self.session.tools))
         return names
 
@@ -107,11 +110,19 @@ class McpClient:
         self.exposed_tools = self.session.exposed_tools
         self.notify_if_changed()
 
+    def apply_tool_set(self) -> None:
+        """Notify the client of added, replaced and removed tools, if its list contains them."""
+        # Requests of an anonymous client are unrelated to its stream, so its last list is unknown.
+        self.notify_if_changed(may_have_changed=self.list_stream_count > 0)
+
     async def listen(
         self, ctx: ServerRequestContext[Any], params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
         """Serve a subscription stream, which protocol version 2026-07-28 introduced."""
         counts = bool(params.notifications.tools_list_changed)
+        # The acknowledgement must name only the changes that this server reports.
+        reported = types.SubscriptionFilter(tools_list_changed=counts or None)
+        params = params.model_copy(update={"notifications": reported})
         self.list_stream_count += counts
         if counts:
             # Notify a reconnected client, because its list may be outdated.
@@ -131,7 +142,7 @@ class McpClient:
 
     def notify_if_changed(self, *, may_have_changed: bool = False) -> None:
         """Notify the client if its list changed or, with *may_have_changed*, if it never received a list."""
-        wanted = frozenset(self.current_tool_names)
+        wanted = (frozenset(self.current_tool_names), self.session.tools._version)
         if wanted == self._last_listed or (self._last_listed is None and not may_have_changed):
             self._last_notified = None
             return

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mama_structs._internal import validation as _check
 from mama_structs._internal.event_loop import run_to_completion
 from mama_structs.adapters.mcp.http_limits import MAX_HEADER_BYTES, LimitedProtocol, LimitedRequests
+from mama_structs.adapters.mcp.http_normalization import NormalizedRequests, normalize_host
 from mama_structs.adapters.mcp.server import McpServer, ensure_server
 from mama_structs.errors import InvalidArgument, MamaStructsError, repr_short
 from mama_structs.session.session import Session
@@ -151,6 +152,7 @@ def _create_app(
     if verifier is not None:
         app.add_middleware(AuthenticationMiddleware, backend=BearerAuthBackend(verifier))
     app.add_middleware(LimitedRequests, max_body=max_body)
+    app.add_middleware(NormalizedRequests)
     return app
 
 
@@ -197,12 +199,10 @@ class ListenAddress:
             own = (*own, *_LOOPBACK_HOSTS)
         elif self._ip.is_unspecified:
             own = (*_LOOPBACK_HOSTS, socket.gethostname())
-        found = [f"{name}:{self.port}" for name in own]
-        if self.port in _DEFAULT_PORTS:
-            found.extend(own)
-        for name in names:
-            found.extend((name, f"{name}:{self.port}"))
-        return tuple(dict.fromkeys(found))
+        extra = tuple(map(normalize_host, names))
+        own = tuple(map(normalize_host, own))
+        without_port = (*own, *extra) if self.port in _DEFAULT_PORTS else extra
+        return tuple(dict.fromkeys((*(f"{name}:{self.port}" for name in (*own, *extra)), *without_port)))
 
 
 def _bind_socket(address: ListenAddress) -> tuple[socket.socket, ListenAddress]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import importlib.metadata
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, get_args
 from urllib.parse import unquote
@@ -25,6 +27,7 @@ from mama_structs.adapters.shared.tool_results import (
     DEFAULT_MAX_RECALL_CHARS,
     ToolAnswer,
     list_wire_tools,
+    recall_or_log,
     store_unsupported_media,
 )
 from mama_structs.errors import UnknownTool, repr_short
@@ -32,6 +35,7 @@ from mama_structs.refs.messages.media import Media
 from mama_structs.session.recall_builder import build_recall
 from mama_structs.session.session import Session
 from mama_structs.tools.exposed_tools import ExposedToolNames
+from mama_structs.tools.schema import HOST_PARAMETERS
 from mama_structs.tools.tool import Tool
 
 _log = logging.getLogger("mama_structs")
@@ -88,7 +92,7 @@ class McpServer(Server[McpClient]):
         self.session: Session = session
         self._clients = ClientRegistry(session)
         self._validators: dict[str, Any] = {}
-        self._unsubscribe: Callable[[], None] | None = None
+        self._subscriptions = ExitStack()
         instructions = [text for name, text in _TEXTS["instructions"].items() if name in session.tools]
         super().__init__(
             name,
@@ -150,28 +154,54 @@ class McpServer(Server[McpClient]):
             notification_options or NotificationOptions(tools_changed=True), experimental_capabilities, extensions
         )
 
+    def get_capabilities(
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
+        *,
+        protocol_version: str | None = None,
+    ) -> types.ServerCapabilities:
+        """
+        Return the capabilities, as in the SDK, without changes that this server never reports.
+
+        For clients since 2026-07-28 the SDK announces all kinds of changes.
+        """
+        found = super().get_capabilities(
+            notification_options, experimental_capabilities, extensions, protocol_version=protocol_version
+        )
+        prompts = found.prompts and types.PromptsCapability(list_changed=False)
+        resources = found.resources and types.ResourcesCapability(subscribe=False, list_changed=False)
+        return found.model_copy(update={"prompts": prompts, "resources": resources})
+
     def _apply_session_selection(self, _exposed: ExposedToolNames) -> None:
         for client in self._clients:
             client.apply_session_selection()
 
+    def _apply_tool_set(self) -> None:
+        for client in self._clients:
+            client.apply_tool_set()
+
     @asynccontextmanager
     async def _serve_connection(self, _server: Server[McpClient]) -> AsyncIterator[McpClient]:
         # Subscribe only while there are connections, because the session may outlive the server.
-        if self._unsubscribe is None:
-            self._unsubscribe = self.session.exposed_tools.subscribe(self._apply_session_selection)
+        if next(iter(self._clients), None) is None:
+            self._subscriptions.callback(self.session.exposed_tools.subscribe(self._apply_session_selection))
+            # A tool may be added in another thread. Several tools that are added together cause one notification.
+            loop = asyncio.get_running_loop()
+            apply = functools.partial(loop.call_soon_threadsafe, self._apply_tool_set)
+            self._subscriptions.callback(self.session.tools._subscribe(apply))
         client = self._clients.connect()
         try:
             yield client
         finally:
             if self._clients.disconnect(client):
-                self._unsubscribe()
-                self._unsubscribe = None
+                self._subscriptions.close()
 
     async def _handle_list_tools(
         self, ctx: ServerRequestContext[McpClient], params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        if params is not None and params.cursor is not None:
-            raise MCPError(types.INVALID_PARAMS, "the list of tools has one page: leave out cursor")
+        _check_cursor(params)
         tools = {tool.name: _create_wire_tool(wire, tool) for wire, tool in list_wire_tools(self.session)}
         names = self._clients.find_client(ctx).list_tool_names(_get_message(ctx))
         return types.ListToolsResult(tools=[tools[name] for name in names])
@@ -185,7 +215,8 @@ class McpServer(Server[McpClient]):
         else:
             client.notify_if_changed()
         tool = self._find_tool(params.name)
-        answered = await client.scheduler.answer(params.name, params.arguments)
+        host = dict.fromkeys(HOST_PARAMETERS, ctx)
+        answered = await client.scheduler.answer(params.name, params.arguments, host=host)
         if answered.is_native:
             native: types.CallToolResult | types.InputRequiredResult = answered.data
             return native
@@ -263,15 +294,14 @@ class McpServer(Server[McpClient]):
     async def _recall(self, message: str) -> str:
         session = self.session
         # Without a message, only the last checkpoint is recalled.
-        return (
-            await build_recall(
-                session.memories,
-                message,
-                tool_selector=session.exposed_tools.selector,
-                is_resuming=not message,
-                max_chars=DEFAULT_MAX_RECALL_CHARS,
-            )
-        ).text
+        recalling = build_recall(
+            session.memories,
+            message,
+            tool_selector=session.exposed_tools.selector,
+            is_resuming=not message,
+            max_chars=DEFAULT_MAX_RECALL_CHARS,
+        )
+        return await recall_or_log(recalling)
 
     def _get_input_schema(self, wire: str) -> Mapping[str, Any] | None:
         tool = self._find_tool(wire)
@@ -355,10 +385,17 @@ def ensure_server(served: Session | McpServer) -> McpServer:
 
 def _create_constant_handler(
     answer: types.Result,
-) -> Callable[[ServerRequestContext[Any], object], Awaitable[types.Result]]:
-    """Return a request handler that always returns *answer*."""
+) -> Callable[[ServerRequestContext[Any], types.PaginatedRequestParams | None], Awaitable[types.Result]]:
+    """Return a request handler for a list of one page that never changes."""
 
-    async def give(_ctx: ServerRequestContext[Any], _params: object) -> types.Result:
+    async def give(_ctx: ServerRequestContext[Any], params: types.PaginatedRequestParams | None) -> types.Result:
+        _check_cursor(params)
         return answer
 
     return give
+
+
+def _check_cursor(params: types.PaginatedRequestParams | None) -> None:
+    # Some clients send an empty cursor for the first page.
+    if params is not None and params.cursor:
+        raise MCPError(types.INVALID_PARAMS, "the list has one page: leave out cursor")

@@ -45,6 +45,9 @@ _MESSAGE_OVERHEAD_BYTES: Final = 4_096
 # Seconds to answer pending requests after stdin has ended, so that a crashed client does not keep the process alive.
 DRAIN_SECONDS: Final = 600.0
 _CHUNK_BYTES: Final = 65_536
+# Seconds between the last progress notification of a request and its answer. The TypeScript SDK processes an answer
+# before a notification that it has read together with it, and some clients then end the connection.
+PROGRESS_GAP_SECONDS: Final = 0.02
 # The only released protocol version in which servers receive batches.
 BATCH_VERSION: Final = "2025-03-26"
 
@@ -249,6 +252,9 @@ class PendingRequest:
     size: int
     method: str
     batch: BatchAnswers | None
+    progress_token: object = None
+    # Time of the last progress notification, as in the event loop.
+    progress_at: float | None = None
     # Rejections of later messages that reuse this id. They are sent after the answer to this request,
     # because a client assigns the first answer with an id to its first request.
     later_rejections: list[tuple[Rejection, BatchAnswers | None]] = attrs.field(factory=list)
@@ -302,7 +308,9 @@ class StdioConnection:
         for message in messages:
             match message:
                 case types.JSONRPCRequest() if _create_key(message.id) not in self._pending:
-                    await self._accept(message, PendingRequest(size, message.method, batch), requests)
+                    await self._accept(
+                        message, PendingRequest(size, message.method, batch, _get_progress_token(message)), requests
+                    )
                     # Charge the bytes of a whole batch to its first request.
                     size = 0
                 case types.JSONRPCRequest():
@@ -338,6 +346,7 @@ class StdioConnection:
         """Send a message of the SDK to the client."""
         message = item.message
         if not isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
+            self._record_progress(message)
             text = _serialize(message)
             if text is not None:
                 await self._sent.send(SessionMessage(cast("Any", SerializedMessage(text))))
@@ -347,6 +356,13 @@ class StdioConnection:
         await self._complete_request(
             message.id, _serialize(message) or _serialize(_create_serialization_error(message.id))
         )
+
+    def _record_progress(self, message: types.JSONRPCRequest | types.JSONRPCNotification) -> None:
+        if message.method == "notifications/progress":
+            token = (message.params or {}).get("progressToken")
+            for request in self._pending.values():
+                if request.progress_token == token:
+                    request.progress_at = asyncio.get_running_loop().time()
 
     def _method(self, found: str | int | None) -> str | None:
         request = None if found is None else self._pending.get(_create_key(found))
@@ -360,6 +376,9 @@ class StdioConnection:
                 await self._sent.send(SessionMessage(cast("Any", SerializedMessage(text))))
             return
         try:
+            if request.progress_at is not None:
+                waited = asyncio.get_running_loop().time() - request.progress_at
+                await asyncio.sleep(max(0.0, PROGRESS_GAP_SECONDS - waited))
             await self._write(text, request.batch)
             while request.later_rejections:
                 rejected, batch = request.later_rejections.pop(0)
@@ -398,6 +417,11 @@ class StdioConnection:
     ) -> None:
         """Close the stream for answers."""
         await self.aclose()
+
+
+def _get_progress_token(message: types.JSONRPCRequest) -> object:
+    meta = (message.params or {}).get("_meta")
+    return meta.get("progressToken") if isinstance(meta, dict) else None
 
 
 def _create_key(found: str | int) -> Key:

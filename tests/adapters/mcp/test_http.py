@@ -88,6 +88,19 @@ async def say_until(heard, client):
                 await asyncio.wait_for(heard.wait(), 0.1)
 
 
+async def until_stream_is_open(session, heard):
+    """Replace a tool repeatedly until the client is notified."""
+
+    async def probe() -> None:
+        """Do nothing."""
+
+    async with asyncio.timeout(60):
+        while not heard.is_set():
+            session.tools.add(probe, replace=True)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(heard.wait(), 0.1)
+
+
 async def names_of(client):
     return {tool.name for tool in (await client.list_tools(cache_mode="bypass")).tools}
 
@@ -193,6 +206,35 @@ async def test_http_anonymous_client_keeps_full_list(session):
             await client.call_tool("list_refs", {}, meta={MESSAGE_KEY: RESUMING})
 
             assert full == await names_of(client)
+
+
+async def test_http_added_tool_is_reported_to_every_listener(session, era):
+    """An anonymous client, whose requests are unrelated to its stream, is notified of an added tool, too."""
+
+    async def host_tool() -> str:
+        return "new"
+
+    heard = asyncio.Event()
+
+    async def hear(message):
+        if isinstance(message, ToolListChangedNotification):
+            heard.set()
+
+    async with contextlib.AsyncExitStack() as stack:
+        url = await stack.enter_async_context(served(session))
+        client = await stack.enter_async_context(Client(url, mode=era, message_handler=hear))
+        await names_of(client)
+        if era == "legacy":
+            # The client misses notifications before it opens its stream.
+            await until_stream_is_open(session, heard)
+            heard.clear()
+        else:
+            changes = await stack.enter_async_context(client.listen(tools_list_changed=True))
+        session.tools.add(host_tool, replace=True)
+        await asyncio.wait_for(heard.wait() if era == "legacy" else anext(aiter(changes)), 60)
+        names = await names_of(client)
+
+    assert "host_tool" in names
 
 
 async def test_http_sessions_above_limit_are_served(forced, monkeypatch):

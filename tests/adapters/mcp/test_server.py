@@ -8,6 +8,7 @@ import json
 import logging
 import re
 import sys
+from typing import Any
 
 import pytest
 from mcp import Client, MCPError
@@ -173,6 +174,41 @@ async def test_list_has_one_page(session, era):
 
 
 # Tool calls
+
+
+async def test_lists_accept_empty_cursor_and_reject_others(session, era):
+    """Some clients send an empty cursor for the first page. A made-up cursor is an error in every list."""
+    async with Client(server(session), mode=era) as client:
+        lists = (client.list_tools, client.list_prompts, client.list_resources, client.list_resource_templates)
+        for request in lists:
+            await request(cursor="")
+            with pytest.raises(MCPError, match="one page"):
+                await request(cursor="2")
+
+
+async def test_host_tool_reports_progress_through_its_context(session, era):
+    """A host tool's parameter ctx is the SDK's context of the request. Progress is sent before the result."""
+
+    async def steps(count: int, ctx: Any) -> str:
+        """Work in steps."""
+        for number in range(count):
+            await ctx.session.report_progress(number + 1, count, f"step {number + 1}")
+        return ctx.method
+
+    session.tools.add(steps)
+    heard = []
+
+    async def hear(*progress):
+        heard.append(progress)
+
+    async with Client(server(session), mode=era) as client:
+        schema = {tool.name: tool for tool in (await client.list_tools()).tools}["steps"].input_schema
+        result = await client.call_tool("steps", {"count": 2}, progress_callback=hear)
+        silent = await client.call_tool("steps", {"count": 2})
+
+    assert ["count"] == [*schema["properties"]]
+    assert [(1, 2, "step 1"), (2, 2, "step 2")] == heard
+    assert ["tools/call"] * 2 == [said(result), said(silent)]
 
 
 async def test_call_of_every_tool_succeeds(session, era):
@@ -388,6 +424,49 @@ async def test_session_exposure_changes_client_lists(narrowing, era):
         narrowing.tools_for(RESUMING)
         await listener.told()
         assert set(ARGUMENTS) - HIDDEN_WHEN_RESUMING | {"host_tool"} == listener.tools
+
+
+async def test_added_replaced_and_removed_tools_are_reported(session, era):
+    """A client that follows changes is notified without calling anything, also if another thread adds the tool."""
+
+    async def host_tool() -> str:
+        return "new"
+
+    async def other_tool(text: str) -> str:
+        return text
+
+    async with Listener(server(session), era) as listener:
+        session.tools.add(host_tool)
+        await listener.told()
+        added = listener.tools
+        session.tools.add(other_tool, name="host_tool", replace=True)
+        await listener.told()
+        await asyncio.to_thread(session.tools.add, host_tool, name="third")
+        await listener.told()
+        both = listener.tools
+        session.tools.remove("host_tool")
+        session.tools.remove("third")
+        await listener.told()
+
+    assert set(ARGUMENTS) | {"host_tool"} == added
+    assert set(ARGUMENTS) | {"host_tool", "third"} == both
+    assert set(ARGUMENTS) == listener.tools
+    assert [] == [*session.tools._subscribers]
+
+
+async def test_server_announces_only_changes_that_it_reports(session, era):
+    """Only the tool list changes. A subscription to anything else is not acknowledged."""
+    async with Client(server(session), mode="legacy" if era == "legacy" else "auto") as client:
+        capabilities = client.server_capabilities
+        if era != "legacy":
+            async with client.listen(tools_list_changed=True, prompts_list_changed=True) as changes:
+                acknowledged = changes.honored
+
+    assert capabilities.tools.list_changed
+    assert not capabilities.prompts.list_changed
+    assert not capabilities.resources.list_changed
+    assert not capabilities.resources.subscribe
+    assert era == "legacy" or (acknowledged.tools_list_changed and acknowledged.prompts_list_changed is None)
 
 
 async def test_server_observe_replaces_messages_of_clients(narrowing, era):

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import tracemalloc
+from typing import Any
 
 import mcp_types as types
 import pytest
@@ -21,6 +22,7 @@ from mama_structs.adapters.mcp import serve_stdio, server
 from mama_structs.adapters.mcp.jsonrpc import Rejection
 from mama_structs.adapters.mcp.stdio import (
     LINE_SECONDS,
+    PROGRESS_GAP_SECONDS,
     ByteBudget,
     StdioConnection,
     _decode_lines,
@@ -187,10 +189,12 @@ class Sent:
 
     def __init__(self):
         self.messages = []
+        self.times = []
 
     async def send(self, item):
         await asyncio.sleep(0)
         self.messages.append(json.loads(item.message.model_dump_json()))
+        self.times.append(asyncio.get_running_loop().time())
 
     async def aclose(self):
         pass
@@ -210,6 +214,7 @@ class Client:
         await _serve(server(self.session), split_lines(lambda _seconds: next(chunks)), sent)
         found = sent.messages
         assert 0 == found[0]["id"]
+        self.times = sent.times[1:]
         return found[1:]
 
 
@@ -299,6 +304,22 @@ async def test_stdio_does_not_answer_responses(client, raw):
 
 
 BATCH = [ping(1), ping(2.5), {"jsonrpc": "2.0", "method": "notifications/x"}, ping("b"), 7]
+
+
+async def test_stdio_answer_follows_progress_after_a_gap(client):
+    """A client that reads both together may process the answer first, and report the progress as unknown."""
+
+    async def steps(ctx: Any) -> str:
+        await ctx.session.report_progress(1, 1)
+        return "done"
+
+    client.session.tools.add(steps)
+    meta = {"progressToken": 0}
+    progress, answer = await client.answers(line(1, "tools/call", name="steps", _meta=meta).strip())
+
+    assert ("notifications/progress", 0) == (progress["method"], progress["params"]["progressToken"])
+    assert 1 == answer["id"]
+    assert client.times[1] - client.times[0] >= PROGRESS_GAP_SECONDS / 2
 
 
 async def test_stdio_answers_batch_with_array_when_version_has_batches(client):

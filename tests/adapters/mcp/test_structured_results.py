@@ -16,6 +16,7 @@ from mama_structs import Session, Settings
 from mama_structs.adapters.mcp import server
 from mama_structs.settings import AnswerSettings, ToolSettings
 from mama_structs.testing import FakeNode
+from mama_structs.tools.schema import iterate_subschemas
 
 LONG = "a line of text\n" * 2_000
 
@@ -141,6 +142,21 @@ async def test_mcp_node_tool_results_match_output_schema():
     assert all(schemas[name] for name, _ in results)
     assert [] == [key for key, result in results.items() if result.is_error]
     assert any("shortened" in result.structured_content for result in results.values())
+
+
+async def test_mcp_schemas_name_a_single_type():
+    """Clients that map schemas to a dialect with single types reject lists of types."""
+
+    async def host_tool() -> dict[str, float]:
+        return {}
+
+    async with FakeNode.world(seed=1, players=12) as node, Session.open(structs=node.url) as session:
+        session.tools.add(host_tool)
+        async with Client(server(session)) as client:
+            tools = (await client.list_tools()).tools
+
+    schemas = [one for tool in tools for one in (tool.input_schema, tool.output_schema)]
+    assert [] == [node for one in schemas for node in iterate_subschemas(one) if isinstance(node.get("type"), list)]
 
 
 @pytest.mark.filterwarnings("ignore:the tool:DeprecationWarning")
