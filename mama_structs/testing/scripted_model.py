@@ -249,8 +249,8 @@ class ScriptedModel:
             def _llm_type(self) -> str:
                 return "scripted"
 
-            def bind_tools(self, tools: Iterable[Any], **options: Any) -> Any:
-                return self.bind(tools=[described(tool) for tool in tools], **options)
+            def bind_tools(self, tools: Iterable[Any], *, strict: bool | None = None, **options: Any) -> Any:
+                return self.bind(tools=[described(tool, strict=strict) for tool in tools], **options)
 
             def _stream(self, asked: list[Any], *_: object, **options: Any) -> Iterator[Any]:
                 answer = script._next_answer(

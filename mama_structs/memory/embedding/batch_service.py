@@ -31,6 +31,7 @@ from mama_structs.memory.embedding.protocol import (
     Vectors,
     adjust_query,
     calibrate_embedder,
+    check_calibration,
     embed_texts,
 )
 
@@ -98,6 +99,8 @@ class EmbeddingService:
         _check.check_integer("batch_size", batch_size, 1, separator=",")
         _check.check_integer("the embedder's dimensions", embedder.dimensions, 1, separator=",")
         _check.check_integer("the embedder's max_tokens", embedder.max_tokens, MIN_TOKENS, separator=",")
+        # A wrong calibration would only fail in the first search.
+        check_calibration("the embedder's calibration", embedder.calibration)
         self.embedder: Final = embedder
         self.stats: Final = EmbeddingStats()
         self._name: Final = embedder.name

@@ -29,6 +29,10 @@ Vectors = NDArray[np.float32]
 FloatT = TypeVar("FloatT", bound=np.floating)
 
 
+MAX_ROUNDED_COSINE: Final = 1.001
+"""Maximum cosine of two unit vectors, with rounding errors."""
+
+
 @attrs.frozen
 class Calibration(JsonMixin):
     """
@@ -96,6 +100,22 @@ class Calibration(JsonMixin):
         if similarity in (0, 1):
             return math.inf if similarity else -math.inf
         return self.midpoint + math.log(similarity / (1 - similarity)) / self.slope
+
+
+def check_calibration(name: str, value: object) -> None:
+    """Raise `InvalidArgument` unless *value* is a `Calibration` whose midpoint is a cosine."""
+    if not isinstance(value, Calibration):
+        raise _check.invalid_argument(
+            name,
+            "must be a Calibration",
+            value,
+            hint="Calibration(midpoint, slope, threshold=...); as_embedder(fn, name=..., dimensions=...) measures it",
+        )
+    if abs(value.midpoint) > MAX_ROUNDED_COSINE:
+        raise InvalidArgument(
+            f"the midpoint of {name} must be a cosine from -1 to 1, got {value.midpoint!r}",
+            hint="the order is Calibration(midpoint, slope)",
+        )
 
 
 @runtime_checkable
@@ -589,6 +609,8 @@ class CalibratingEmbedder:
 
     def __attrs_post_init__(self) -> None:
         self.is_calibrated = self._calibration is not None
+        if self._calibration is not None:
+            check_calibration("calibration", self._calibration)
         embedder: Any = self
         if not isinstance(embedder.name, str) or not embedder.name:
             raise _check.invalid_argument("name", "must be text that is not empty", embedder.name)

@@ -85,6 +85,15 @@ class LatencyTable(UserDict[str, Latency]):
         return self
 
 
+def _make_latency_table(latency: Latency | Mapping[str, Latency]) -> LatencyTable:
+    """Return the table for the argument *latency*; a number or a function applies to all requests."""
+    if isinstance(latency, Mapping):
+        return LatencyTable(latency)
+    if not callable(latency):
+        _check_seconds("latency", latency)
+    return LatencyTable({"*": latency})
+
+
 def _check_seconds(argument: str, seconds: object) -> None:
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 <= seconds < math.inf:
         raise InvalidArgument(f"{argument} must be 0 or more seconds or a function of the request, got {seconds!r:.80}")
@@ -149,14 +158,11 @@ class FakeNode:
         check_integer("height", height, separator=",")
         if not callable(clock):
             raise InvalidArgument(f"clock must be a function that returns seconds, got {clock!r:.80}")
-        if not isinstance(latency, Mapping):
-            if not callable(latency):
-                _check_seconds("latency", latency)
-            latency = {"*": latency}
+        table = _make_latency_table(latency)
         if world is None:
             world = World.generate() if entities is None else World.from_entities(entities)
         self.data = world
-        self.latency: LatencyTable = LatencyTable(latency)
+        self._latency = table
         self.faults: Faults = Faults()
         if given := tuple(faults):
             self.faults.add(*given)
@@ -212,6 +218,19 @@ class FakeNode:
         """The block height that the node currently reports."""
         passed = 0 if self._block_time is None else int((self._clock() - self._started_at) / self._block_time)
         return self._height + passed
+
+    @property
+    def latency(self) -> LatencyTable:
+        """
+        Seconds before each answer, by name of a request; see the argument of this name.
+
+        It may be set at any time, to seconds, to a function or to a mapping. Invalid values raise `InvalidArgument`.
+        """
+        return self._latency
+
+    @latency.setter
+    def latency(self, latency: Latency | Mapping[str, Latency]) -> None:
+        self._latency = _make_latency_table(latency)
 
     @property
     def not_found_status(self) -> int:
@@ -399,7 +418,7 @@ class FakeNode:
 
     def _get_latency(self, request: NodeRequest) -> float:
         for name in request.names:
-            latency = self.latency.get(name)
+            latency = self._latency.get(name)
             if latency is not None:
                 return latency(request) if callable(latency) else latency
         return 0.0

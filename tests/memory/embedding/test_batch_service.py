@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mama_structs import Session
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, SessionClosed, WrongLoop
 from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.chunks import replace_surrogates, split_text
@@ -497,6 +498,25 @@ def test_service_rejects_invalid_arguments(arguments, message):
     """The error contains argument, value and rule."""
     with pytest.raises(InvalidArgument, match=message):
         EmbeddingService(**({"embedder": Recorder()} | arguments))
+
+
+@pytest.mark.parametrize(
+    ("calibration", "message"),
+    [
+        ((0.5, 12.0), "the embedder's calibration must be a Calibration, got a tuple of length 2"),
+        (None, "the embedder's calibration must be a Calibration, got None"),
+        (Calibration(12.0, 0.5), "the midpoint of the embedder's calibration must be a cosine from -1 to 1, got 12.0"),
+    ],
+)
+async def test_wrong_calibration_is_rejected_when_a_session_opens(calibration, message):
+    """The error names the type, or the range that a wrong order of the numbers exceeds, before any search."""
+    embedder = Recorder()
+    embedder.calibration = calibration
+    with pytest.raises(InvalidArgument, match=message):
+        await Session.open(embedder=embedder)
+    if calibration is not None:
+        with pytest.raises(InvalidArgument, match="calibration must be"):
+            as_embedder(embedder.embed, name="x", dimensions=32, calibration=calibration)
 
 
 async def test_texts_must_be_a_sequence_of_str(service):

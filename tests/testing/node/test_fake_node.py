@@ -98,6 +98,23 @@ async def test_latency_delays_the_answer(node, get):
     assert time.monotonic() - started >= 0.2
 
 
+async def test_latency_can_be_set_after_construction(client_of):
+    """Seconds, functions and mappings are accepted, as in the constructor, and other values are rejected."""
+    async with FakeNode() as node, client_of(node) as get:
+        for latency, delay in ((0.05, 0.05), (lambda _: 0.05, 0.05), ({"1-11": 0.05}, 0.05), (0, 0.0)):
+            node.latency = latency
+            started = time.monotonic()
+            answer = await get("/structs/player/1-11")
+
+            assert 200 == answer.status
+            assert time.monotonic() - started >= delay
+        for wrong in (-1, "slow", None, {"1-11": -1}, {"nowhere": 1}):
+            with pytest.raises(InvalidArgument, match="latency"):
+                node.latency = wrong
+
+        assert {"*": 0} == node.latency
+
+
 async def test_latency_can_be_passed_to_constructor(client_of):
     async with FakeNode(latency=0.1) as node, client_of(node) as get:
         started = time.monotonic()
