@@ -74,7 +74,7 @@ EXTRA = {
     **dict.fromkeys([("DecisionMetadata", "tags"), ("DecisionMetadata", "source")], NEW),
     **dict.fromkeys([("CheckpointMetadata", "tags"), ("CheckpointMetadata", "source")], NEW),
     **dict.fromkeys([("ContextMetadata", "tags"), ("Session", "namespace"), ("Source", "from_function")], NEW),
-    **dict.fromkeys([("ToolSet", "wire_names"), ("Results", "to_dicts")], NEW),
+    **dict.fromkeys([("ToolSet", "wire_names"), ("Results", "to_dicts"), ("FakeNode", "latency")], NEW),
     **dict.fromkeys(
         [("MemoryStore", "conflicts"), ("MemoryStore", "dismiss_conflict")],
         "list and dismiss the conflicts that saves detected; came after the table",
@@ -85,9 +85,11 @@ EXTRA = {
         "called when a session opens; came after the table",
     ),
     **dict.fromkeys([("MemorySettings", "record_versions"), ("MemorySettings", "record_versions_ttl")], NEW),
+    **dict.fromkeys([("DescriptorSettings", "suggest_refs"), ("RefEnd", "is_json")], NEW),
     ("RefStore", "run_in_thread"): "stores texts that are too long for the event loop; came after the table",
     ("RefStream", "finish"): "stores answers that are too long for the event loop; came after the table",
     ("McpServer", "create_initialization_options"): "overrides a method of the MCP SDK",
+    ("McpServer", "get_capabilities"): "overrides a method of the MCP SDK",
 }  # fmt: skip
 
 # Members of the table that do not exist, with the reason.

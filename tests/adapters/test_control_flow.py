@@ -190,6 +190,7 @@ GRAPH_INPUT = {"messages": [("user", "pay")]}
 THREAD = {"configurable": {"thread_id": "1"}}
 
 
+@pytest.mark.behaviour(row="interruption", framework="LangGraph")
 @pytest.mark.parametrize("in_thread", [False, True])
 @pytest.mark.parametrize("approved", [True, False])
 async def test_langgraph_interrupt_pauses_and_resumes(session, in_thread, approved):
@@ -224,6 +225,7 @@ async def test_langgraph_interrupt_pauses_and_resumes(session, in_thread, approv
     assert ["paid" if approved else "refused", "done"] == [one.content for one in resumed["messages"][-2:]]
 
 
+@pytest.mark.behaviour(row="interruption", framework="LangGraph")
 async def test_langgraph_interrupt_in_task_group_pauses_and_resumes(session):
     """The graph pauses, and the person's answer reaches the tool's task."""
     types = pytest.importorskip("langgraph.types")
@@ -246,6 +248,7 @@ async def test_langgraph_interrupt_in_task_group_pauses_and_resumes(session):
     assert "yes" == resumed["messages"][-2].content
 
 
+@pytest.mark.behaviour(row="interruption", framework="LangGraph")
 async def test_langgraph_interrupt_keeps_results_of_parallel_calls(session):
     """Other calls of the message run once, and the paused call does not block later calls."""
     types = pytest.importorskip("langgraph.types")
@@ -271,6 +274,7 @@ async def test_langgraph_interrupt_keeps_results_of_parallel_calls(session):
     assert ["a", "b"] == ran
 
 
+@pytest.mark.behaviour(row="interruption", framework="LangGraph")
 def test_langgraph_interrupt_pauses_and_resumes_with_sync_session():
     """The same without an event loop."""
     types = pytest.importorskip("langgraph.types")
@@ -289,6 +293,7 @@ def test_langgraph_interrupt_pauses_and_resumes_with_sync_session():
     assert "paid 5" == resumed["messages"][-2].content
 
 
+@pytest.mark.behaviour(row="interruption", framework="LangGraph")
 @pytest.mark.parametrize("as_list", [False, True])
 async def test_langgraph_interprets_command_and_tool_message(session, as_list):
     """A tool's command ends the graph, and its message is the result of the call."""
@@ -309,6 +314,7 @@ async def test_langgraph_interprets_command_and_tool_message(session, as_list):
     assert ("finished", {"own": 1}) == (last.content, last.artifact)
 
 
+@pytest.mark.behaviour(row="interruption", framework="LangChain")
 async def test_langchain_tool_message_is_returned_as_result(session):
     """A tool's own message is its answer, even without a graph."""
     messages = pytest.importorskip("langchain_core.messages")
@@ -325,6 +331,7 @@ async def test_langchain_tool_message_is_returned_as_result(session):
     assert ("mine", "c1", "error") == (said.content, said.tool_call_id, said.status)
 
 
+@pytest.mark.behaviour(row="interruption", framework="LangChain")
 async def test_langchain_tool_exception_stays_an_error_message(session):
     """LangChain's exception for failed tools is handled like any other error."""
     tools = pytest.importorskip("langchain_core.tools")
@@ -352,6 +359,7 @@ def _pydantic_agent(session: Session, *calls: tuple[str, dict[str, Any]], **opti
     return pydantic_ai.Agent(model, toolsets=[adapter.toolset(session)], **options)
 
 
+@pytest.mark.behaviour(row="interruption", framework="Pydantic AI")
 async def test_pydantic_ai_asks_for_approval_and_resumes(session):
     """A tool that needs an approval ends the run with a request, and runs after the approval."""
     pydantic_ai = pytest.importorskip("pydantic_ai")
@@ -378,6 +386,7 @@ async def test_pydantic_ai_asks_for_approval_and_resumes(session):
     assert "done" == resumed.output
 
 
+@pytest.mark.behaviour(row="interruption", framework="Pydantic AI")
 async def test_pydantic_ai_defers_call(session):
     """A tool with an external result ends the run with a request for it."""
     pydantic_ai = pytest.importorskip("pydantic_ai")
@@ -392,6 +401,7 @@ async def test_pydantic_ai_defers_call(session):
     assert ["start"] == [one.tool_name for one in (await agent.run("go")).output.calls]
 
 
+@pytest.mark.behaviour(row="interruption", framework="Pydantic AI")
 @pytest.mark.parametrize(("name", "outcome"), [("ModelRetry", "retried"), ("ToolFailed", "failed")])
 async def test_pydantic_ai_reads_text_of_its_own_exceptions(session, name, outcome):
     """The model reads the text of the tool's exception and nothing else."""
@@ -410,6 +420,7 @@ async def test_pydantic_ai_reads_text_of_its_own_exceptions(session, name, outco
     assert ("look in the cellar", outcome) == (said.content, said.outcome)
 
 
+@pytest.mark.behaviour(row="interruption", framework="Pydantic AI")
 async def test_pydantic_ai_interprets_tool_return_and_url(session):
     """The model gets the value and content of a ToolReturn, without its metadata. A URL is unchanged."""
     pydantic_ai = pytest.importorskip("pydantic_ai")
@@ -433,6 +444,7 @@ async def test_pydantic_ai_interprets_tool_return_and_url(session):
     assert any("a picture of Ada" in str(one.content) for one in parts if one.part_kind == "user-prompt")
 
 
+@pytest.mark.behaviour(row="interruption", framework="Pydantic AI")
 async def test_pydantic_ai_usage_limit_of_inner_agent_ends_the_run(session):
     """The usage limit applies to an agent that runs inside a tool."""
     pydantic_ai = pytest.importorskip("pydantic_ai")
@@ -449,6 +461,7 @@ async def test_pydantic_ai_usage_limit_of_inner_agent_ends_the_run(session):
 # OpenAI Agents SDK
 
 
+@pytest.mark.behaviour(row="interruption", framework="OpenAI Agents")
 async def test_agents_sdk_tripwire_in_tool_ends_the_run(session):
     """A guardrail that trips in an agent inside a tool ends the run and is not sent to the model."""
     agents = pytest.importorskip("agents")
@@ -471,6 +484,7 @@ async def test_agents_sdk_tripwire_in_tool_ends_the_run(session):
         await agents.Runner.run(agent, "go", run_config=quiet)
 
 
+@pytest.mark.behaviour(row="interruption", framework="OpenAI Agents")
 async def test_agents_sdk_interprets_tool_outputs(session):
     """Text, image and file outputs reach the SDK unchanged, alone and in a list."""
     agents = pytest.importorskip("agents")
@@ -497,6 +511,7 @@ async def test_agents_sdk_interprets_tool_outputs(session):
     assert ["input_image", "input_text"] == [part["type"] for part in outputs[1]]
 
 
+@pytest.mark.behaviour(row="unknown items", framework="OpenAI Agents")
 async def test_agents_sdk_run_with_hooks_continues_when_item_cannot_be_read(session, caplog):
     """The calls run, and the item is logged and reported to the model."""
     agents = pytest.importorskip("agents")
@@ -526,6 +541,7 @@ async def test_agents_sdk_run_with_hooks_continues_when_item_cannot_be_read(sess
 # Agent Framework
 
 
+@pytest.mark.behaviour(row="interruption", framework="Agent Framework")
 @pytest.mark.parametrize(
     ("module", "name", "arguments"),
     [
@@ -548,6 +564,7 @@ async def test_agent_framework_signals_pass_through(session, module, name, argum
         await (await _agent_framework_tool(session, "guard")).invoke(arguments={})
 
 
+@pytest.mark.behaviour(row="interruption", framework="Agent Framework")
 async def test_agent_framework_failure_ends_the_run(session):
     """An exception of a guard inside a tool ends the run of an agent."""
     framework = pytest.importorskip("agent_framework")
@@ -561,6 +578,7 @@ async def test_agent_framework_failure_ends_the_run(session):
         await _run_agent_framework(session, "guard")
 
 
+@pytest.mark.behaviour(row="interruption", framework="Agent Framework")
 async def test_agent_framework_reads_content(session):
     """Content that a tool returns reaches the framework unchanged."""
     framework = pytest.importorskip("agent_framework")
@@ -602,6 +620,7 @@ async def _run_agent_framework(session: Session, name: str) -> Any:
 # MCP
 
 
+@pytest.mark.behaviour(row="interruption", framework="MCP")
 @pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
 async def test_mcp_error_and_result_of_tool_reach_the_client(session, era):
     """A protocol error stays one. A native result keeps its metadata and error flag and has no schema."""

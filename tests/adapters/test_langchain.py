@@ -23,6 +23,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from mama_structs import HashEmbedder, Session, sync
 from mama_structs.adapters import langchain
+from mama_structs.adapters.shared.tool_schemas import to_always_strict_schema
 from mama_structs.errors import SessionClosed
 from mama_structs.testing.scripted_model import ModelRequest, ScriptedModel
 
@@ -111,9 +112,23 @@ async def test_langchain_schemas_reach_the_model():
 
             assert re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,39}", converted["name"])
             assert session.tools.wire_names._replace_tool_names(tool.description) == converted["description"]
-            assert tool.input_schema == found[names[tool.name]].args_schema
+            assert to_always_strict_schema(tool.input_schema, require_all=False) == found[names[tool.name]].args_schema
             assert list(tool.input_schema["properties"]) == list(converted["parameters"]["properties"])
             assert tool.input_schema.get("required", []) == converted["parameters"].get("required", [])
+
+
+async def test_langchain_artifact_is_the_result_where_a_checkpoint_can_store_it():
+    """LangGraph's serializer packs integers from -2**63 to 2**64-1. Only others become text."""
+    numbers = [-(2**63) - 1, -(2**63), 2**63, 2**64 - 1, 2**64, True]
+
+    async def count() -> dict:
+        return {"numbers": numbers}
+
+    async with Session.open(embedder=HashEmbedder()) as session:
+        session.tools.add(count)
+        done = await by_name(session)["count"].ainvoke(called("count"))
+
+    assert {"numbers": [str(numbers[0]), *numbers[1:4], str(numbers[4]), True]} == done.artifact
 
 
 async def test_langchain_arguments_keep_their_names():

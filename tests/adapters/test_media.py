@@ -140,7 +140,26 @@ def test_image_bytes_become_a_block(result, expected):
     assert expected == to_content_blocks(result)
 
 
-@pytest.mark.parametrize("result", [b"", b"text", "text", None, {"a": PNG}, [b"text"], ["a"], []])
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (b"", ""),
+        ("{é}\r\n".encode(), "{é}\r\n"),
+        (bytearray(b"\xef\xbb\xbftext"), "text"),
+        ([b"a", "b", memoryview(b"c")], ["a", "b", "c"]),
+        ([b"a", PNG], [{"type": "text", "text": "a"}, IMAGE]),
+        (b"a\0b", [{"type": "file", "data": "YQBi", "mimeType": "application/octet-stream"}]),
+    ],
+)
+async def test_utf8_bytes_become_text(result, expected):
+    """Bytes with NUL are no text."""
+    assert expected == to_content_blocks(result)
+    async with Session.open() as session:
+        session.tools.add(lambda: result, name="read_file")
+        assert expected == await session.call("read_file", {})
+
+
+@pytest.mark.parametrize("result", ["text", None, {"a": PNG}, ["a"], []])
 def test_other_results_are_unchanged(result):
     """Values that are not images are unchanged."""
     assert result is to_content_blocks(result)

@@ -1,4 +1,4 @@
-"""One model turn in every framework: calls run in order, and can use refs from the same message."""
+"""The order of the calls of one message, the refs of streams, and the diagnostics in tool answers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import importlib
 import json
 import re
 import sys
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from host_helpers import DRIVES, Drive, call, named
+from host_helpers import call
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,23 +24,6 @@ from mama_structs.tools.tool import ToolAnnotations
 CODE = "def aim(targets):\n    return targets[:3]"
 MARKED = f'Here it is:\n<ref id="aim" lang="python">\n{CODE}\n</ref>'
 MALFORMED = 'Here it is: <ref id="my aim">def aim(): ...'
-FENCE = "`" * 3
-IN_FENCE = f'{FENCE}\n<ref id="aim">\n{CODE}\n</ref>\n{FENCE}'
-
-
-Run = Callable[[Session, list[ModelTurn]], Awaitable[list[str]]]
-
-
-def playing(drive: Drive) -> Run:
-    """Return a function that runs a script as one turn in the host of *drive* and returns the tool answers."""
-
-    async def run(session: Session, script: list[ModelTurn]) -> list[str]:
-        return (await drive(session, ScriptedModel(*script), "go")).outputs
-
-    return run
-
-
-EVERYWHERE = pytest.mark.parametrize("run", [playing(drive) for drive in DRIVES], ids=map(named, DRIVES))
 
 
 @pytest.fixture
@@ -53,129 +35,6 @@ async def session():
 async def measure(text: str) -> dict[str, int]:
     """Count characters."""
     return {"characters": len(text)}
-
-
-@EVERYWHERE
-async def test_turn_ref_can_be_read_by_call_of_same_message(session, run: Run):
-    """Refs are stored before the calls that follow them, without a call of `observe` by the host."""
-    (answered,) = await run(session, [ModelTurn(MARKED, (call("get_ref", ref_id="aim"),)), ModelTurn("Done.")])
-
-    assert CODE in answered
-    assert CODE == session.refs.get("aim").body.text
-
-
-@EVERYWHERE
-async def test_turn_ref_handle_is_substituted_in_call_of_same_message(session, run: Run):
-    """A strict schema makes the argument text: the model passes a handle, and the tool receives the body."""
-    session.tools.add(measure)
-    (answered,) = await run(session, [ModelTurn(MARKED, (call("measure", text="ref:aim"),)), ModelTurn("Done.")])
-
-    assert len(CODE) == json.loads(answered)["characters"]
-    assert ["measure got the text of ref:aim@1"] == json.loads(answered)["ref_notes"]
-
-
-@EVERYWHERE
-async def test_turn_put_ref_is_readable_by_next_call(session, run: Run):
-    """put_ref and a read in one message run in order."""
-    calls = (call("put_ref", ref_id="aim", text=CODE), call("get_ref", ref_id="aim"))
-    _, answered = await run(session, [ModelTurn("", calls), ModelTurn("Done.")])
-
-    assert CODE in answered
-
-
-@EVERYWHERE
-async def test_turn_without_calls_stores_refs(session, run: Run):
-    """Refs of the model's final answer are available in the next turn."""
-    await run(session, [ModelTurn(MARKED)])
-
-    assert CODE == session.refs.get("aim").body.text
-    assert 1 == len(session.refs)
-
-
-@EVERYWHERE
-async def test_turn_with_several_calls_creates_one_version(session, run: Run):
-    """A ref is stored once, even if the framework passes the message once per call."""
-    calls = (call("list_refs", category=None), call("get_ref", ref_id="aim"), call("get_ref", ref_id="aim@2"))
-    *_, answered = await run(session, [ModelTurn(MARKED, calls), ModelTurn("Done.")])
-
-    assert "not_found" in answered
-    assert ("ref:aim@1",) == session.refs.versions("aim")
-
-
-@EVERYWHERE
-@pytest.mark.parametrize(
-    ("marked", "words"), [(MALFORMED, "'my aim' is no id"), (IN_FENCE, "in code"), ('<ref id="aim">x', "not closed")]
-)
-async def test_turn_reports_malformed_markup_once(session, run: Run, marked, words):
-    """The next tool answer contains the diagnostic, and the one after it does not."""
-    session.tools.add(measure)
-    first, second, third = await run(
-        session,
-        [
-            ModelTurn(marked, (call("measure", text="abc"), call("measure", text="abcd"))),
-            ModelTurn("Let me see.", (call("measure", text="abcde"),)),
-            ModelTurn("Done."),
-        ],
-    )
-    told = json.loads(first)
-
-    assert 3 == told.pop("characters")
-    assert ["ref_notes"] == list(told)
-    assert words in "\n".join(told["ref_notes"])
-    assert [{"characters": 4}, {"characters": 5}] == [json.loads(second), json.loads(third)]
-
-
-@EVERYWHERE
-async def test_turn_reports_markup_in_code_fence_to_failing_call(session, run: Run):
-    """A call that refers to markup in a code fence gets an explanation."""
-    (answered,) = await run(session, [ModelTurn(IN_FENCE, (call("get_ref", ref_id="aim"),)), ModelTurn("Done.")])
-
-    assert "there is no ref:aim" in answered
-    assert "put the tags outside" in answered
-
-
-@EVERYWHERE
-async def test_turn_reports_markup_of_final_answer_in_next_turn(session, run: Run):
-    """A diagnostic of an answer without calls is reported by the first tool of the next turn."""
-    await run(session, [ModelTurn(MALFORMED)])
-
-    (answered,) = await run(session, [ModelTurn("Again.", (call("list_refs", category=None),)), ModelTurn("Done.")])
-
-    assert re.search(r"\n<ref_notes>\n'my aim' is no id.*\n</ref_notes>$", answered, re.DOTALL)
-
-
-@EVERYWHERE
-async def test_turn_runs_calls_of_one_message_in_order(session, run: Run):
-    """A read after a write returns the written data, even if the write is slow."""
-    notes = []
-
-    async def write(note: str) -> str:
-        """Write a note."""
-        for _ in range(30):
-            await asyncio.sleep(0)
-        notes.append(note)
-        return "written"
-
-    async def read() -> str:
-        """Read the notes."""
-        return ",".join(notes)
-
-    session.tools.add(write)
-    session.tools.add(read, annotations=ToolAnnotations(read_only=True))
-    calls = (call("write", note="a"), call("read"), call("write", note="b"), call("read"))
-
-    answered = await run(session, [ModelTurn("Both.", calls), ModelTurn("Done.")])
-
-    assert ["written", "a", "written", "a,b"] == answered
-
-
-@EVERYWHERE
-async def test_turn_search_finds_memory_saved_in_same_message(session, run: Run):
-    """A save and a search in one message run in order."""
-    save = call("save__decision", topic="auth", decision="Use JWT", reasoning="No state")
-    _, found = await run(session, [ModelTurn("", (save, call("search__by_topic", topic="auth"))), ModelTurn("Done.")])
-
-    assert "Use JWT" in found
 
 
 async def test_observe_of_handled_message_has_no_effect(session):

@@ -50,28 +50,6 @@ async def run(tools: list[FunctionTool], story: Story, said: Any = "hello", **op
     return await Runner.run(agent, said, **({"run_config": QUIET, "max_turns": 50} | options))
 
 
-async def test_agents_sdk_wrong_call_returns_explanation(session):
-    """Cases: a missing argument, an unknown id, truncated arguments."""
-
-    def story() -> Story:
-        missing = yield call("save__decision", topic="auth", decision="Use JWT")
-        saved = yield call("save__decision", topic="auth", decision="Use JWT", reasoning="No state")
-        known = json.loads(saved.results[-1])["id"]
-        unknown = yield call("evolve__outcome", decision_id=known[:-1], outcome="SUCCESS", reason=None)
-        cut = yield "evolve__outcome", '{"decision_id": "deci'
-        yield call("evolve__outcome", decision_id=known, outcome="SUCCESS", reason=None)
-        yield json.dumps([json.loads(one.results[-1])["error"] for one in (missing, unknown, cut)])
-
-    result = await run(openai_agents.tools(session), story())
-    missing, unknown, cut = json.loads(result.final_output)
-
-    assert "reasoning is required" in missing["message"]
-    assert "not_found" == unknown["type"]
-    assert "did you mean" in unknown["hint"]
-    assert "no JSON" in cut["message"]
-    assert 1 == await session.memories.count()
-
-
 @pytest.mark.parametrize("dynamic", ["auto", "force_dynamic"])
 async def test_agents_sdk_run_is_offered_all_tools(dynamic):
     """The tools of a run are not narrowed by the first message: every tool can be called."""

@@ -22,6 +22,7 @@ from pydantic_ai.models.test import TestModel
 from mama_structs import HashEmbedder, Session, Settings, ToolSettings
 from mama_structs.adapters import pydantic_ai
 from mama_structs.adapters.shared import tool_results as answers
+from mama_structs.adapters.shared.tool_schemas import to_adaptable_schema
 from mama_structs.errors import SessionClosed
 from mama_structs.testing.scripted_model import ModelRequest, ScriptedModel
 from mama_structs.tools.wire_names import make_wire_name
@@ -189,7 +190,7 @@ async def test_pydantic_ai_definitions_are_valid(session):
         jsonschema.Draft202012Validator.check_schema(one.parameters_json_schema)
 
         assert re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,39}", one.name)
-        assert tool.input_schema == one.parameters_json_schema
+        assert to_adaptable_schema(tool.input_schema) == one.parameters_json_schema
         assert session.tools.wire_names._replace_tool_names(tool.description) == one.description
         assert tool.annotations.read_only is one.metadata["read_only"]
 

@@ -11,7 +11,11 @@ import tomllib
 import pytest
 from hypothesis import settings
 
+from mama_structs._internal.jsonable import to_json_text
+from mama_structs.adapters import openai
 from mama_structs.cli.main import main
+from mama_structs.settings import Settings, ToolSettings
+from mama_structs.sync import Session
 
 # Entry pages, whose code examples create no store.
 SHORT = ("README.md", "index.md")
@@ -348,3 +352,21 @@ def test_modules_named_in_pages_exist(docs):
     }
 
     assert set() == missing
+
+
+PAGES_WITH_TOOLS = (
+    *("agent-framework", "anthropic", "claude-agent", "google-adk", "haystack", "langchain", "mcp", "openai"),
+    *("openai-agents", "pydantic-ai"),
+)
+
+
+def test_framework_pages_say_what_the_memory_profile_saves(docs):
+    """The stated number is that of the default session with OpenAI's strict definitions, the largest of all."""
+    sizes = {}
+    for profile in ("all", "memory"):
+        with Session.open(settings=Settings(tools=ToolSettings(profile=profile))) as session:
+            sizes[profile] = (len(to_json_text(openai.tools(session))) + len(session.system_prompt())) / 4
+    said = f"saves [up to {round(sizes['all'] - sizes['memory'], -2):,.0f} tokens]"
+    folder = docs.root / "docs" / "frameworks"
+
+    assert [] == [name for name in PAGES_WITH_TOOLS if said not in (folder / f"{name}.md").read_text(encoding="utf-8")]

@@ -3,17 +3,22 @@ Runs the conformance suites of the frameworks, unchanged, on our adapters.
 
 ``tests/hosts/suites/*.toml`` declare the suites; a file without a command is a host without a suite. Each host has its
 own environment in ``.nox/hosts``, with its pinned version. A suite comes from an installed package, from a source
-distribution, or from a checkout below ``MAMA_STRUCTS_HOST_TESTS``; without that it is reported as not run. In addition
+distribution, or from a checkout below ``MAMA_STRUCTS_TEST_SOURCES``; without that it is reported as not run. In addition
 to a host's suites, our own tests of its adapter and the code blocks of its page are run.
 
-``--write`` writes the results to docs/internals/hosts.json and the table to docs/internals/hosts.md and
-docs/frameworks/overview.md; ``--table`` only writes the table again; ``--newest`` uses the newest release of each host,
-reports changes, and never fails.
+Hosts run in parallel (``--jobs``). The output of each is in ``.nox/hosts/HOST.log``, and its results are printed when it
+ends. A suite without its source, or beyond its time limit, does not stop the others.
+
+``--write`` writes the results of each host when it ends to docs/internals/hosts.json, and the table to
+docs/internals/hosts.md and docs/frameworks/overview.md; it also records the host's cells of the table of behaviours.
+``--table`` only writes the tables again. ``--newest`` uses the newest release of each host, reports changes, and never
+fails; its results are separate columns of the table.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import re
@@ -21,9 +26,11 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import tomllib
 import venv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -37,14 +44,18 @@ PAGE_PATH: Final = ROOT / "docs" / "internals" / "hosts.md"
 # This page has the table without the excused tests.
 OVERVIEW_PATH: Final = ROOT / "docs" / "frameworks" / "overview.md"
 FIGURES: Final = PAGE_PATH.with_suffix(".json")
-HOST_TESTS_VARIABLE: Final = "MAMA_STRUCTS_HOST_TESTS"
+# Held while a process writes the pages.
+PAGES_LOCK: Final = ROOT / ".nox" / "pages.lock"
+HOST_TESTS_VARIABLE: Final = "MAMA_STRUCTS_TEST_SOURCES"
 _BEGIN: Final = "<!-- the table: python tests/hosts/run_suites.py --table -->"
 _END: Final = "<!-- end of the table -->"
 _TOOLS: Final = ("pytest>=8", "pytest-cov>=6", "pytest-asyncio>=0.24", "hypothesis>=6.100", "jsonschema>=4.21")
 # Minimum branch coverage of an adapter by our own tests alone, in per cent.
 _COVERED: Final = 90
-# Timeout of a suite, in seconds.
+# Timeout of a suite, and of our own tests of a host, in seconds.
 _SECONDS: Final = 1800
+_BEHAVIOURS: Final = ("tests/adapters/test_behaviours.py", "tests/adapters/test_control_flow.py")
+_BEHAVIOURS_VARIABLE: Final = "MAMA_STRUCTS_TEST_WRITE_BEHAVIOURS"
 
 
 @attrs.frozen(kw_only=True)
@@ -61,6 +72,10 @@ class Suite:
     versions: tuple[str, ...]
     tests: tuple[str, ...] = ()
     pages: tuple[str, ...] = ()
+    frameworks: tuple[str, ...] = ()
+    """Columns of the table of behaviours whose tests run in the environment of this host."""
+    after: tuple[str, ...] = ()
+    """Hosts whose environments the suite uses."""
     covers: tuple[str, ...] = ()
     """Adapters that only our own tests of this host reach, which must reach nearly all of them."""
     excused: Mapping[str, str] = attrs.field(factory=dict)
@@ -70,7 +85,7 @@ class Suite:
         """Read the declaration of a suite from a file."""
         said = tomllib.loads(file.read_text(encoding="utf-8"))
         several = {name: tuple(said.get(name, ())) for name in ("requirements", "extras", "command", "versions")}
-        known = {"host", "suite", "from", "excused", "tests", "pages", "covers", *several}
+        known = {"host", "suite", "from", "excused", "tests", "pages", "frameworks", "after", "covers", *several}
         if unknown := said.keys() - known:
             raise ValueError(f"{file.name}: unknown {', '.join(sorted(unknown))}")
         return cls(
@@ -80,6 +95,8 @@ class Suite:
             source=said["from"],
             tests=tuple(said.get("tests", ())),
             pages=tuple(said.get("pages", ())),
+            frameworks=tuple(said.get("frameworks", ())),
+            after=tuple(said.get("after", ())),
             covers=tuple(said.get("covers", ())),
             excused={one["test"]: one["reason"] for one in said.get("excused", ())},
             **several,
@@ -137,15 +154,23 @@ def unpinned(requirement: str) -> str:
     return requirement.partition("==")[0]
 
 
+def place_of(host: str, *, newest: bool) -> Path:
+    """Return the folder of a host's environment."""
+    folder = re.sub(r"[^a-z0-9]+", "-", host.lower()) + ("-newest" if newest else "")
+    return ROOT / ".nox" / "hosts" / folder
+
+
 class Environment:
-    """A virtual environment of one host."""
+    """A virtual environment of one host. The output of its commands is appended to its log."""
 
     def __init__(self, host: str, suites: Sequence[Suite], *, newest: bool) -> None:
-        folder = re.sub(r"[^a-z0-9]+", "-", host.lower()) + ("-newest" if newest else "")
-        self.place: Final = ROOT / ".nox" / "hosts" / folder
+        self.is_newest: Final = newest
+        self.place: Final = place_of(host, newest=newest)
+        self.log: Final = self.place.with_suffix(".log")
         self.python: Final = self.place / "bin" / "python"
         if not self.python.exists():
             venv.create(self.place, with_pip=True, symlinks=True)
+        self.log.write_text("")
         asked = dict.fromkeys(one for suite in suites for one in suite.requirements)
         extras = dict.fromkeys(one for suite in suites for one in suite.extras)
         # The pages of the documentation need the extras postgres and testing.
@@ -155,14 +180,26 @@ class Environment:
         self.run("-m", "pip", "install", "-q", "--no-compile", "--force-reinstall", "--no-deps", str(ROOT))
         self.run("-m", "pip", "install", "-q", "--no-compile", *upgrade, *wanted)
 
-    def run(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        """Run the interpreter of this environment, and raise if it fails."""
-        return subprocess.run([str(self.python), *arguments], check=True, text=True, cwd=ROOT, **options)
+    def run(
+        self, *arguments: str, reads: bool = False, check: bool = True, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the interpreter of this environment. Raise if it fails or takes too long. With *reads*, return stdout."""
+        with self.log.open("a", encoding="utf-8") as log:
+            return subprocess.run(
+                [str(self.python), *arguments],
+                check=check,
+                text=True,
+                cwd=ROOT,
+                env=os.environ | (env or {}),
+                timeout=_SECONDS,
+                stdout=subprocess.PIPE if reads else log,
+                stderr=log,
+            )
 
     def versions(self, names: Iterable[str]) -> dict[str, str]:
         """Return the installed versions of packages."""
         code = "import sys, json, importlib.metadata as m; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
-        return dict(json.loads(self.run("-c", code, *names, stdout=subprocess.PIPE).stdout))
+        return dict(json.loads(self.run("-c", code, *names, reads=True).stdout))
 
     def suite_of(self, source: str) -> Path | None:
         """Return the directory of a suite, or None if the installed package contains it. Raise if it is missing."""
@@ -175,11 +212,12 @@ class Environment:
                 raise LookupError(f"it lies in no package: name a folder that has {rest} in {HOST_TESTS_VARIABLE}")
             return Path(given) / rest
         name, _, version = rest.partition("==")
-        version = self.versions([name])[name] if "newest" in self.place.name else version
+        version = self.versions([name])[name] if self.is_newest else version
         place = self.place / "suites" / f"{name}-{version}"
         if not place.exists():
             with tempfile.TemporaryDirectory() as folder:
-                sources = ["--no-binary", ":all:", "--no-deps", "-d", folder]
+                # Only this package from its source: with ":all:", the build of its metadata would compile its tools.
+                sources = ["--no-binary", name, "--no-deps", "-d", folder]
                 self.run("-m", "pip", "download", "-q", *sources, f"{name}=={version}")
                 (archive,) = Path(folder).glob("*.tar.gz")
                 with tarfile.open(archive) as opened:
@@ -189,35 +227,38 @@ class Environment:
 
     def outcome(self, suite: Suite) -> Outcome:
         """Run a suite and return its result."""
+        missing = [one for one in suite.after if not (place_of(one, newest=self.is_newest) / "bin" / "python").exists()]
+        if missing:
+            why = f"it uses the environments of {', '.join(missing)}: run their suites first"
+            return Outcome(why=why, versions=self.versions(suite.versions))
         try:
             place = self.suite_of(suite.source)
         except LookupError as error:
             return Outcome(why=str(error), versions=self.versions(suite.versions))
-        given = {"MAMA_STRUCTS_SUITE": "" if place is None else str(place)}
+        except subprocess.CalledProcessError:
+            return Outcome(why=f"no source of {suite.source} was found", versions=self.versions(suite.versions))
+        given = {"MAMA_STRUCTS_TEST_SUITE": "" if place is None else str(place)}
         with tempfile.TemporaryDirectory() as folder:
             report = Path(folder) / "report.xml"
             program, *rest = suite.command
             of_pytest = [f"--junitxml={report}", "-o", "addopts=", "-p", "no:cacheprovider"]
             command = ["-m", "pytest", *rest, *of_pytest] if program == "pytest" else rest
-            done = subprocess.run(
-                [str(self.python), *command],
-                cwd=ROOT,
-                env=os.environ | given,
-                timeout=_SECONDS,
-                text=True,
-                check=False,
-                stdout=None if program == "pytest" else subprocess.PIPE,
-            )
-            if program == "pytest":
-                found = outcome_of(cases_in(report) if report.exists() else [("it", "failed")], suite.excused)
+            try:
+                done = self.run(*command, reads=program != "pytest", check=False, env=given)
+            except subprocess.TimeoutExpired:
+                found = Outcome(failed=[f"it took more than {_SECONDS} seconds"])
             else:
-                found = self._said(done.stdout, suite)
+                if program == "pytest":
+                    found = outcome_of(cases_in(report) if report.exists() else [("it", "failed")], suite.excused)
+                else:
+                    found = self._said(done.stdout, suite)
         found.versions = self.versions(suite.versions)
         return found
 
     def _said(self, printed: str, suite: Suite) -> Outcome:
         """Parse the JSON result in the last line of a suite that does not run under pytest."""
-        print(printed)
+        with self.log.open("a", encoding="utf-8") as log:
+            log.write(printed)
         try:
             said = json.loads(printed.strip().splitlines()[-1])
         except (IndexError, ValueError):
@@ -227,7 +268,7 @@ class Environment:
         found.passed = int(said["passed"])
         return found
 
-    def own_tests(self, suites: Sequence[Suite]) -> bool:
+    def own_tests(self, suites: Sequence[Suite], *, writes: bool) -> bool:
         """Run our own tests of the host's adapters and the code blocks of its pages; return True if all passed."""
         files = [f"tests/hosts/{one}" for suite in suites for one in suite.tests]
         pages = [one for suite in suites for one in suite.pages]
@@ -237,18 +278,31 @@ class Environment:
         if pages:
             chosen = " or ".join(dict.fromkeys(pages))
             runs.append(["tests/docs/test_pages.py", "-k", f"test_page_blocks_print_the_shown_output and ({chosen})"])
-        command = [str(self.python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs"]
-        return all(subprocess.run([*command, *one], cwd=ROOT, check=False).returncode == 0 for one in runs)
+        columns = dict.fromkeys(one for suite in suites for one in suite.frameworks)
+        runs += [[*_BEHAVIOURS, "-m", f"behaviour(framework={column!r})"] for column in columns]
+        command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs"]
+        env = {_BEHAVIOURS_VARIABLE: "1"} if writes else {}
+        try:
+            codes = [self.run(*command, *one, check=False, env=env).returncode for one in runs]
+        except subprocess.TimeoutExpired:
+            return False
+        return not any(codes)
 
 
 def table(figures: Mapping[str, Any], *, with_reasons: bool = True) -> list[str]:
     """Return the lines of the table of all results, by default followed by the excused tests and their reasons."""
-    lines = ["| host | suite | versions | passed | excused |", "| --- | --- | --- | --- | --- |"]
+    newest = {(one["host"], one["suite"]): one for one in figures.get("newest", ())}
+    lines = ["| host | suite | versions | passed | excused | run on | newest | passed | run on |", f"|{' --- |' * 9}"]
     reasons: list[str] = []
     for one in figures["suites"]:
-        versions = ", ".join(f"{name} {version}" for name, version in one["versions"].items())
-        passed = f"not run: {one['why']}" if one["why"] else f"{one['passed']} of {one['passed'] + len(one['failed'])}"
-        lines.append(f"| {one['host']} | {one['suite']} | {versions} | {passed} | {len(one['excused']) or ''} |")
+        new = newest.get((one["host"], one["suite"]))
+        cells = [
+            one["host"],
+            one["suite"],
+            *_result_cells(one),
+            *(_result_cells(new, excused=False) if new else [""] * 3),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
         by_reason: dict[str, set[str]] = {}
         for test, reason in one["excused"].items():
             by_reason.setdefault(reason, set()).add(test.rpartition("::")[2])
@@ -256,10 +310,15 @@ def table(figures: Mapping[str, Any], *, with_reasons: bool = True) -> list[str]
             f"* {one['host']}, {one['suite']}: {', '.join(f'`{name}`' for name in sorted(names))}: {reason}."
             for reason, names in by_reason.items()
         ]
-    days = sorted({one["date"] for one in figures["suites"]})
-    when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     excused = ["Excused:", "", *reasons, ""] if with_reasons else []
-    return [*lines, "", *excused, f"Run on {when} with Python {figures['python']}."]
+    return [*lines, "", *excused, f"Run with Python {figures['python']}."]
+
+
+def _result_cells(one: Mapping[str, Any], *, excused: bool = True) -> list[str]:
+    """Return the cells of a result: versions, passed tests, excused tests and date."""
+    versions = ", ".join(f"{name} {version}" for name, version in one["versions"].items())
+    passed = f"not run: {one['why']}" if one["why"] else f"{one['passed']} of {one['passed'] + len(one['failed'])}"
+    return [versions, passed, *([str(len(one["excused"]) or "")] if excused else []), one["date"]]
 
 
 def insert_table(text: str, figures: Mapping[str, Any], *, with_reasons: bool = True) -> str:
@@ -275,16 +334,69 @@ def insert_table(text: str, figures: Mapping[str, Any], *, with_reasons: bool = 
 def write_table() -> None:
     """Replace the tables on both pages."""
     figures = json.loads(FIGURES.read_text(encoding="utf-8"))
-    for path in (PAGE_PATH, OVERVIEW_PATH):
-        text = insert_table(path.read_text(encoding="utf-8"), figures, with_reasons=path == PAGE_PATH)
-        path.write_text(text, encoding="utf-8")
+    # The tests of behaviours write a table into the same page.
+    with PAGES_LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for path in (PAGE_PATH, OVERVIEW_PATH):
+            text = insert_table(path.read_text(encoding="utf-8"), figures, with_reasons=path == PAGE_PATH)
+            path.write_text(text, encoding="utf-8")
 
 
 def merged(known: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the results of this run, and the recorded results of all suites that were not run."""
-    new = {(one["host"], one["suite"]) for one in found}
-    kept = [one for one in known if (one["host"], one["suite"]) not in new]
-    return sorted([*kept, *found], key=lambda one: (one["host"].lower(), one["suite"]))
+    results = {(one["host"], one["suite"]): one for one in known}
+    for one in found:
+        key = one["host"], one["suite"]
+        # A suite whose source is missing today keeps its dated result.
+        results[key] = results.get(key, one) if one["why"] else one
+    return sorted(results.values(), key=lambda one: (one["host"].lower(), one["suite"]))
+
+
+def record(found: Sequence[Mapping[str, Any]], *, newest: bool) -> None:
+    """Merge results into the recorded ones and write the tables."""
+    figures = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {"suites": []}
+    figures["python"] = sys.version.split()[0]
+    column = "newest" if newest else "suites"
+    figures[column] = merged(figures.get(column, []), found)
+    FIGURES.write_text(f"{json.dumps(figures, indent=1, ensure_ascii=False)}\n", encoding="utf-8")
+    write_table()
+
+
+@attrs.define(kw_only=True)
+class HostResult:
+    """The results of all suites of a host, and its faults."""
+
+    host: str
+    seconds: float = 0.0
+    found: list[dict[str, Any]] = attrs.field(factory=list)
+    broken: list[str] = attrs.field(factory=list)
+
+    def lines(self) -> Iterator[str]:
+        """Yield a line for the host and one for each suite."""
+        yield f"{self.host}: {self.seconds:.0f} s"
+        for one in self.found:
+            versions, passed, day = _result_cells(one, excused=False)
+            yield f"  {one['suite']}: {passed} ({versions}, {day})"
+        yield from (f"  {one}" for one in self.broken)
+
+
+def run_host(host: str, suites: Sequence[Suite], *, newest: bool, writes: bool) -> HostResult:
+    """Run all suites and tests of a host in its environment."""
+    result, started = HostResult(host=host), time.monotonic()
+    try:
+        place = Environment(host, suites, newest=newest)
+        for suite in (one for one in suites if one.command):
+            outcome = place.outcome(suite)
+            day = f"{datetime.now(UTC):%Y-%m-%d}"
+            result.found.append({"host": host, "suite": suite.suite, "date": day, **attrs.asdict(outcome)})
+            result.broken += [f"{suite.suite}: {test} failed" for test in outcome.failed]
+        # The table of behaviours has the results of the pinned versions.
+        if not place.own_tests(suites, writes=writes and not newest):
+            result.broken.append(f"our own tests, or its page, failed: see {place.log}")
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired, OSError) as error:
+        result.broken.append(f"its environment cannot be made: {error}")
+    result.seconds = time.monotonic() - started
+    return result
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
@@ -308,41 +420,40 @@ def main() -> int:
     """Run the requested suites, and return 1 if a test fails without an excuse."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("hosts", nargs="*", help="names of hosts, or of suites' files; all by default")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="hosts that run at the same time")
     for flag in ("--write", "--table", "--newest"):
         parser.add_argument(flag, action="store_true")
     asked = parser.parse_args()
+    PAGES_LOCK.parent.mkdir(exist_ok=True)
     if asked.table:
         write_table()
         return 0
+    started = time.monotonic()
     suites = [Suite.read(file) for file in sorted(SUITES.glob("*.toml"))]
     wanted = {one.lower() for one in asked.hosts}
     suites = [one for one in suites if not wanted or {one.host.lower(), one.name.lower()} & wanted]
-    found, broken = [], []
-    for host in dict.fromkeys(one.host for one in suites):
-        own = [one for one in suites if one.host == host]
-        try:
-            place = Environment(host, own, newest=asked.newest)
-        except subprocess.CalledProcessError as error:
-            broken.append(f"{host}: its environment cannot be made: {error}")
-            continue
-        for suite in (one for one in own if one.command):
-            outcome = place.outcome(suite)
-            day = f"{datetime.now(UTC):%Y-%m-%d}"
-            found.append({"host": host, "suite": suite.suite, "date": day, **attrs.asdict(outcome)})
-            broken += [f"{host}, {suite.suite}: {test} failed" for test in outcome.failed]
-        if not place.own_tests(own):
-            broken.append(f"{host}: our own tests, or its page, failed")
-    now = {"python": sys.version.split()[0], "suites": found}
-    print("\n".join(table(now)))
-    if asked.newest and FIGURES.exists():
-        lines = changed(json.loads(FIGURES.read_text(encoding="utf-8")), now)
-        print("\n".join(["", "Changed:", *(lines or ["nothing"])]))
-    if asked.write:
-        known = json.loads(FIGURES.read_text(encoding="utf-8"))["suites"] if FIGURES.exists() else []
-        now["suites"] = merged(known, found)
-        FIGURES.write_text(f"{json.dumps(now, indent=1, ensure_ascii=False)}\n", encoding="utf-8")
-        write_table()
+    before = json.loads(FIGURES.read_text(encoding="utf-8"))
+    by_host = {host: [one for one in suites if one.host == host] for host in dict.fromkeys(one.host for one in suites)}
+    # Suites that use the environments of others run when these exist.
+    last = {host for host, own in by_host.items() if any(one.after for one in own)}
+    results: list[HostResult] = []
+    for hosts in (by_host.keys() - last, last):
+        with ThreadPoolExecutor(asked.jobs) as pool:
+            running = [
+                pool.submit(run_host, host, by_host[host], newest=asked.newest, writes=asked.write)
+                for host in sorted(hosts, key=[*by_host].index)
+            ]
+            for done in as_completed(running):
+                results.append(done.result())
+                print("\n".join(results[-1].lines()), flush=True)
+                if asked.write:
+                    record(results[-1].found, newest=asked.newest)
+    found = [one for result in results for one in result.found]
+    if asked.newest:
+        print("\n".join(["", "Changed:", *(changed(before, {"suites": found}) or ["nothing"])]))
+    broken = [f"{result.host}, {one}" for result in results for one in result.broken]
     print("\n".join(["", *broken] if broken else ["", "all that ran passed, but for what is excused"]))
+    print(f"{len(results)} hosts in {time.monotonic() - started:.0f} s")
     return 1 if broken and not asked.newest else 0
 
 

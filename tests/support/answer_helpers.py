@@ -45,7 +45,12 @@ def answer_in(xml):
     assert found, xml[:300]
     attributes = attributes_in(found[2])
     assert attributes_in(found[4]).get("end") == attributes.get("end")
-    return Answer(found[1], attributes, found[3])
+    text = found[3]
+    if found[1] == "ref_content":
+        # The content is between line breaks.
+        assert text[:1] == text[-1:] == "\n" != text
+        text = text[1:-1]
+    return Answer(found[1], attributes, text)
 
 
 def message_in(xml):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import subprocess
 import sys
@@ -71,7 +72,7 @@ def texts_of_users(messages: list[Any]) -> Iterator[str]:
         elif message.get("role") == "user":
             content = message["content"]
             blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-            yield from (one["text"] for one in blocks if one["type"] == "text")
+            yield from (one["text"] for one in blocks if one["type"] in ("text", "input_text"))
 
 
 async def in_openai_responses(session, model: ScriptedModel, *turns, history=(), streamed=False, **options) -> Run:
@@ -113,15 +114,15 @@ async def in_openai_chat(session, model: ScriptedModel, *turns, history=(), stre
                 completion = await client.chat.completions.create(**asked)
             results = await openai.handle(session, completion)
             message = completion.choices[0].message
-            run.history += [message.model_dump(exclude_none=True, exclude={"parsed"}), *results]
+            run.history += [message.model_dump(exclude_none=True, exclude={"parsed"}, warnings=False), *results]
             run.outputs += [one["content"] for one in results]
         run.answers.append(message.content)
     return run
 
 
-async def in_anthropic(session, model: ScriptedModel, *turns, history=(), streamed=False, **options) -> Run:
+async def in_anthropic(session, model: ScriptedModel, *turns, history=(), streamed=False, strict=(), **options) -> Run:
     """Run an agent loop on the Messages API."""
-    strict = [name for name in ("get_ref", "measure") if name in session.tools]
+    strict = [name for name in ("get_ref", "measure", *strict) if name in session.tools]
     run, client, tools = Run(history=[*history]), model.anthropic(), anthropic.tools(session, strict=strict)
     assert all(tool["strict"] for tool in tools if tool["name"] in strict)
     for said in turns:
@@ -140,6 +141,10 @@ async def in_anthropic(session, model: ScriptedModel, *turns, history=(), stream
             run.outputs += [] if results is None else [one["content"] for one in results["content"]]
         run.answers.append("".join(one.text for one in message.content if one.type == "text"))
     return run
+
+
+def _has_media(content: Any) -> bool:
+    return isinstance(content, list) and not all(isinstance(one, dict) for one in content)
 
 
 async def in_pydantic_ai(session, model: ScriptedModel, *turns, history=(), streamed=False, **options) -> Run:
@@ -163,7 +168,8 @@ async def in_pydantic_ai(session, model: ScriptedModel, *turns, history=(), stre
         run.answers.append(result.output)
     parts = [part for message in run.history for part in message.parts]
     run.outputs = [
-        part.content if isinstance(part.content, str) else json.dumps(part.content)
+        # Contents of media have no JSON form.
+        part.content if isinstance(part.content, str) or _has_media(part.content) else json.dumps(part.content)
         for part in parts
         if part.part_kind in {"tool-return", "retry-prompt"}
     ]
@@ -196,13 +202,20 @@ async def in_openai_agents(session, model: ScriptedModel, *turns, history=(), st
     return run
 
 
-async def in_langchain(session, model: ScriptedModel, *turns, history=(), streamed=False, **options) -> Run:
+async def in_langchain(
+    session, model: ScriptedModel, *turns, history=(), streamed=False, strict=None, **options
+) -> Run:
     """Run a LangChain agent with the middleware."""
     agents = pytest.importorskip("langchain.agents", reason="create_agent is not in langchain_core")
     adapter = importlib.import_module("mama_structs.adapters.langchain.toolkit")
-    agent = agents.create_agent(
-        model.langchain(), tools=adapter.tools(session), middleware=[adapter.middleware(session, **options)]
-    )
+    middlewares = importlib.import_module("langchain.agents.middleware")
+
+    @middlewares.wrap_model_call
+    async def set_strict(request, handler):
+        return await handler(request.override(model_settings={**request.model_settings, "strict": strict}))
+
+    middleware = [adapter.middleware(session, **options), *([] if strict is None else [set_strict])]
+    agent = agents.create_agent(model.langchain(), tools=adapter.tools(session), middleware=middleware)
     run = Run(history=[*history])
     for said in turns:
         asked: Any = {"messages": [*run.history, {"role": "user", "content": said}]}
@@ -224,10 +237,94 @@ async def in_langchain(session, model: ScriptedModel, *turns, history=(), stream
     return run
 
 
+async def in_google_adk(session, model: ScriptedModel, *turns, history=(), streamed=False, **options) -> Run:
+    """Run an agent of Google ADK with the plugin. The history consists of ADK's events."""
+    llms = importlib.import_module("google.adk.integrations.openai")
+    agents, apps = importlib.import_module("google.adk.agents"), importlib.import_module("google.adk.apps")
+    configs = importlib.import_module("google.adk.agents.run_config")
+    runners = importlib.import_module("google.adk.runners")
+    types = importlib.import_module("google.genai.types")
+    adapter = importlib.import_module("mama_structs.adapters.google_adk.toolkit")
+    llm = llms.OpenAIResponsesLlm(model="any", client=model.openai())
+    agent = agents.LlmAgent(name="agent", model=llm, tools=[adapter.AdkToolset(session)])
+    app = apps.App(name="app", root_agent=agent, plugins=[adapter.AdkRecallPlugin(session, **options)])
+    runner = runners.InMemoryRunner(app=app)
+    own = await runner.session_service.create_session(app_name="app", user_id="user", session_id="conversation")
+    for event in history:
+        await runner.session_service.append_event(own, event)
+    run, mode = Run(), configs.StreamingMode.SSE if streamed else configs.StreamingMode.NONE
+    for said in turns:
+        message, watched = types.Content(role="user", parts=[types.Part(text=said)]), None
+        asked = {"user_id": "user", "session_id": own.id, "new_message": message}
+        async for event in runner.run_async(**asked, run_config=configs.RunConfig(streaming_mode=mode)):
+            parts = event.content.parts if event.content else ()
+            if event.partial:
+                watched = watched or run.watch(session)
+                watched.feed("".join(part.text or "" for part in parts))
+                continue
+            if watched:
+                await watched.close()
+                watched = None
+            for response in event.get_function_responses():
+                value = response.response
+                value = next(iter(value.values())) if [*value] in (["result"], ["error"]) else value
+                media = [part.inline_data for part in response.parts or () if part.inline_data]
+                run.outputs.append([value, *media] if media else value if isinstance(value, str) else json.dumps(value))
+            if event.is_final_response():
+                run.answers.append("".join(part.text or "" for part in parts))
+    found = await runner.session_service.get_session(app_name="app", user_id="user", session_id=own.id)
+    run.history = found.events
+    return run
+
+
+async def in_haystack(
+    session, model: ScriptedModel, *turns, history=(), streamed=False, strict=False, **options
+) -> Run:
+    """Run an agent of Haystack with the hook."""
+    agents = importlib.import_module("haystack.components.agents")
+    chat = importlib.import_module("haystack.dataclasses")
+    generators = importlib.import_module("haystack.components.generators.chat")
+    secret = importlib.import_module("haystack.utils").Secret
+    adapter = importlib.import_module("mama_structs.adapters.haystack.toolkit")
+    generator = generators.OpenAIChatGenerator(api_key=secret.from_token("none"), tools_strict=strict)
+    generator.async_client = model.openai()
+    recall = adapter.HaystackRecallHook(session, **options)
+    agent = agents.Agent(chat_generator=generator, tools=adapter.HaystackToolset(session), hooks=recall.hooks)
+    run = Run(history=[*history])
+    watched: list[Watched] = []
+
+    async def watch(chunk: Any) -> None:
+        if chunk.content and not watched:
+            watched.append(run.watch(session))
+        if watched:
+            watched[0].feed(chunk.content)
+        if chunk.finish_reason and watched:
+            await watched.pop().close()
+
+    for said in turns:
+        asked = [*run.history, chat.ChatMessage.from_user(said)]
+        result = await agent.run_async(asked, streaming_callback=watch if streamed else None)
+        new = result["messages"][len(asked) :]
+        run.history = result["messages"]
+        run.answers.append(result["last_message"].text)
+        for one in new:
+            run.outputs += [call.result for call in one.tool_call_results]
+    return run
+
+
+def is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
 Drive = Callable[..., Awaitable[Run]]
 DRIVES: list[Drive] = [
     in_openai_responses, in_openai_chat, in_anthropic, in_pydantic_ai, in_openai_agents, in_langchain,
 ]  # fmt: skip
+# Frameworks of `nox -s hosts` take part where they are installed.
+DRIVES += [one for one, name in ((in_google_adk, "google.adk"), (in_haystack, "haystack")) if is_installed(name)]
 
 
 def named(drive: Drive) -> str:

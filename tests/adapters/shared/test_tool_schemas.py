@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 import enum
 import inspect
+import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -14,9 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from schema_helpers import check_openai_strict
 
 from mama_structs import Session, Tool
-from mama_structs.adapters.shared.tool_schemas import is_recursive, to_plain_schema, to_strict_schema
+from mama_structs.adapters.shared.tool_schemas import (
+    is_recursive,
+    to_adaptable_schema,
+    to_always_strict_schema,
+    to_plain_schema,
+    to_strict_schema,
+)
 from mama_structs.settings import Settings, ToolSettings
 from mama_structs.testing import FakeNode
 from mama_structs.tools.schema import iterate_subschemas
@@ -137,17 +145,7 @@ def check_strict(schema: dict[str, Any]) -> None:
     """Assert that a schema follows JSON Schema and the rules for strict schemas, and that the SDKs do not change it."""
     agents = pytest.importorskip("agents.strict_schema")
     openai = pytest.importorskip("openai.lib._pydantic")
-    Draft202012Validator.check_schema(schema)
-    for node in iterate_subschemas(schema):
-        assert {"description", "type", "anyOf", "enum", "items", "$ref", "$defs"} >= node.keys() - {
-            "properties",
-            "required",
-            "additionalProperties",
-        }
-        if node.get("type") == "object":
-            assert node["additionalProperties"] is False
-            assert list(node["properties"]) == node["required"]
-        assert "$ref" not in node or {"$ref"} == node.keys()
+    check_openai_strict(schema)
     assert schema == agents.ensure_strict_json_schema(copy.deepcopy(schema))
     assert schema == openai._ensure_strict_json_schema(copy.deepcopy(schema), path=(), root=copy.deepcopy(schema))
 
@@ -204,6 +202,23 @@ class TestToolsOfASession:
             schema = to_strict_schema(tool.input_schema, nullable=False)
             if schema is not None:
                 check_anthropic(schema)
+
+    async def test_adaptable_schema_becomes_strict_when_all_properties_are_required(self, session):
+        """The package's tools get the strict form. A tool without one keeps its plain form."""
+        for tool in session.tools.values():
+            schema, strict = to_adaptable_schema(tool.input_schema), to_strict_schema(tool.input_schema)
+            assert tool.input_schema.get("required", []) == schema.get("required", [])
+            if strict is None:
+                assert to_plain_schema(tool.input_schema) == schema
+                continue
+            for node in iterate_subschemas(schema):
+                if node.get("type") == "object":
+                    node["required"] = list(node["properties"])
+                # An array that may be null is a union, so that frameworks find its items.
+                if [one.get("type") for one in node.get("anyOf", ())] == ["array", "null"]:
+                    node.update({**node.pop("anyOf")[0], "type": ["array", "null"]})
+
+            assert strict == schema
 
     async def test_strict_schema_does_not_modify_source(self, session):
         """A tool's schema is shared by all adapters."""
@@ -339,19 +354,18 @@ class TestWords:
         properties = to_strict_schema(Tool.from_function(run).input_schema)["properties"]
 
         assert {
-            "text": "or null",
-            "mode": 'How (null for the default, "a")',
-            "tags": "or null",
-            "other": "default: 3",
-        } == {name: one["description"] for name, one in properties.items()}
+            "text": None,
+            "mode": 'How (default "a")',
+            "tags": None,
+            "other": "default 3",
+        } == {name: one.get("description") for name, one in properties.items()}
+        assert {"type": ["string", "null"], "enum": ["a", "b", None]}.items() <= properties["mode"].items()
 
     def test_strict_schema_adds_null_to_optional_type_once(self):
         """An optional argument is nullable in the strict form, even if its type already accepts null."""
-        nulls = {"anyOf": [{"type": "string"}, {"type": "null"}]}
-
-        assert {"description": "or null", **nulls} == strict_of(str | None, optional=True)
-        assert {"description": "or null", **nulls} == strict_of(str, optional=True)
-        assert nulls == strict_of(str | None)
+        for kind in (str | None, str):
+            assert {"type": ["string", "null"]} == strict_of(kind, optional=True)
+        assert {"anyOf": [{"type": "string"}, {"type": "null"}]} == strict_of(str | None)
         assert {"type": "string"} == strict_of(str) == strict_of(str, optional=True, nullable=False)
 
     def test_strict_schema_splits_enum_by_type(self):
@@ -411,14 +425,14 @@ class TestLimits:
         assert to_strict_schema(self.nested(5000)) is None
 
     def test_strict_schema_limits_enum_values(self):
-        """All enums of a schema together have at most a thousand values."""
-        assert to_strict_schema(self.choosing([f"{number}" for number in range(1000)])) is not None
-        assert to_strict_schema(self.choosing([f"{number}" for number in range(1001)])) is None
+        """All enums of a schema together have at most a thousand values, including null."""
+        assert to_strict_schema(self.choosing([f"{number}" for number in range(999)])) is not None
+        assert to_strict_schema(self.choosing([f"{number}" for number in range(1000)])) is None
 
     def test_strict_schema_limits_characters_of_large_enum(self):
         """An enum of more than 250 values has at most 15,000 characters."""
-        assert to_strict_schema(self.choosing([f"{number:060}" for number in range(250)])) is not None
-        assert to_strict_schema(self.choosing([f"{number:060}" for number in range(251)])) is None
+        assert to_strict_schema(self.choosing([f"{number:060}" for number in range(249)])) is not None
+        assert to_strict_schema(self.choosing([f"{number:060}" for number in range(250)])) is None
 
     def test_strict_schema_limits_characters_of_names(self):
         """All names together have at most 120,000 characters."""
@@ -491,3 +505,87 @@ def test_strict_schema_rewrites_const_and_one_of():
         "a": {"type": "string", "enum": ["x"]},
         "b": {"anyOf": [{"type": "integer"}, {"anyOf": [{"type": "string", "enum": ["n"]}, {"type": "null"}]}]},
     } == strict["properties"]
+
+
+class Form(TypedDict):
+    """An object with an untyped value."""
+
+    name: str
+    value: Any
+
+
+class TestAlwaysStrictSchema:
+    @pytest.mark.parametrize("require_all", [False, True])
+    @pytest.mark.parametrize(
+        ("kind", "value"),
+        [
+            (dict[str, int], {"a": 1}),
+            (dict, {"a": [None]}),
+            (list, [1, "a"]),
+            (list[dict[str, Any]], [{"a": "b"}]),
+            (tuple[int, str], (1, "a")),
+            (Form, {"name": "a", "value": {"b": 1}}),
+            (dict[str, Form], {"x": {"name": "a", "value": 2}}),
+            (dict[str, int] | list[int], {"a": 1}),
+            (list[dict[str, int] | str], [{"a": 1}, "b"]),
+            (dict[str, int] | None, {"a": 1}),
+        ],
+        ids=str,
+    )
+    def test_free_form_value_is_json_text_that_the_tool_parses(self, kind, value, require_all):
+        """A framework that makes all schemas strict cannot change this form."""
+        tool = tool_of({"it": (kind, False)})
+        schema = to_always_strict_schema(tool.input_schema, require_all=require_all)
+        check_strict(schema)
+        is_list = kind == list[dict[str, Any]]
+        given = [json.dumps(one) for one in value] if is_list else json.dumps(value)
+        assert [] == list(Draft202012Validator(schema).iter_errors({"it": given}))
+
+        assert {"it": value} == tool._signature.check({"it": given}, tool="tool")
+
+    @pytest.mark.parametrize("kind", [Any, dict[str, int] | str, dict | list[str] | str], ids=str)
+    def test_value_that_may_be_text_is_untyped(self, kind):
+        """OpenAI rejects such a schema in strict mode, instead of accepting empty objects only."""
+        tool = tool_of({"it": (kind, False), "data": (dict[str, int], False)})
+        schema = to_always_strict_schema(tool.input_schema, require_all=False)
+        untyped = schema["properties"]["it"]
+
+        assert {} in (untyped, *untyped.get("anyOf", ()))
+        assert "string" == schema["properties"]["data"]["type"]
+
+    def test_recursive_definition_is_converted(self):
+        """Definitions have JSON text for their free-form values, too."""
+        schema = {
+            "type": "object",
+            "properties": {"tree": {"$ref": "#/$defs/Tree"}, "json": {"$ref": "#/$defs/Json"}},
+            "$defs": {
+                "Tree": {
+                    "type": "object",
+                    "properties": {"data": {"type": "object"}, "below": {"$ref": "#/$defs/Tree"}},
+                },
+                "Json": {
+                    "anyOf": [{"type": "object", "additionalProperties": {"$ref": "#/$defs/Json"}}, {"type": "string"}]
+                },
+            },
+        }
+        definitions = to_always_strict_schema(schema, require_all=False)["$defs"]
+
+        assert ["string", "null"] == definitions["Tree"]["properties"]["data"]["type"]
+        assert {"anyOf": [schema["$defs"]["Json"], {}]} == definitions["Json"]
+
+    def test_additional_arguments_are_kept(self):
+        """Without strict mode, a model can pass arguments of any name."""
+
+        async def run(data: dict[str, int], **others: str) -> None: ...
+
+        schema = to_always_strict_schema(Tool.from_function(run).input_schema, require_all=True)
+
+        assert {"type": "string"} == schema["additionalProperties"]
+        assert "string" == schema["properties"]["data"]["type"]
+
+    def test_strict_schema_is_used_if_there_is_one(self):
+        """Tools without free-form values are unchanged."""
+        tool = tool_of({"a": (int, False), "b": (str, True)})
+
+        assert to_strict_schema(tool.input_schema) == to_always_strict_schema(tool.input_schema, require_all=True)
+        assert to_adaptable_schema(tool.input_schema) == to_always_strict_schema(tool.input_schema, require_all=False)

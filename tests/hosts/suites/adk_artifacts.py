@@ -1,7 +1,7 @@
 """
 Google ADK's own tests of artifact services, run on our service.
 
-The test module from ADK's repository, below *MAMA_STRUCTS_SUITE*, is loaded unchanged. Only the fixture that creates
+The test module from ADK's repository, below *MAMA_STRUCTS_TEST_SUITE*, is loaded unchanged. Only the fixture that creates
 a service is replaced. The tests of ADK's in-memory service are run; tests of files and buckets are excluded.
 """
 
@@ -18,7 +18,7 @@ import pytest
 from mama_structs import HashEmbedder, Session
 from mama_structs.adapters.google_adk.artifacts import AdkArtifactService
 
-_SUITE_PATH = Path(os.environ["MAMA_STRUCTS_SUITE"]) / "test_artifact_service.py"
+_SUITE_PATH = Path(os.environ["MAMA_STRUCTS_TEST_SUITE"]) / "test_artifact_service.py"
 _spec = importlib.util.spec_from_file_location("adk_test_artifact_service", _SUITE_PATH)
 _theirs = importlib.util.module_from_spec(_spec)
 sys.modules[_spec.name] = _theirs

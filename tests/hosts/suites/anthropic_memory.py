@@ -21,7 +21,7 @@ from mama_structs import HashEmbedder, Session, sync
 from mama_structs.adapters.anthropic.memory_backend import memory_tool
 from mama_structs.types import Record
 
-SUITE = Path(os.environ["MAMA_STRUCTS_SUITE"]) / "tests/lib/tools/memory_tools/test_filesystem.py"
+SUITE = Path(os.environ["MAMA_STRUCTS_TEST_SUITE"]) / "tests/lib/tools/memory_tools/test_filesystem.py"
 LABELS = ("anthropic", "memories")
 
 

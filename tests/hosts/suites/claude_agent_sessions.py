@@ -1,7 +1,7 @@
 """
 The Claude Agent SDK's tests of functions that use a session store: list, read, fork, rename, delete, import, resume.
 
-`MAMA_STRUCTS_SUITE` is the unpacked sdist. Our store replaces the SDK's in-memory store, and adds the methods that
+`MAMA_STRUCTS_TEST_SUITE` is the unpacked sdist. Our store replaces the SDK's in-memory store, and adds the methods that
 only the tests call. The tests run on asyncio, which sessions need, and not on trio.
 """
 
@@ -97,7 +97,7 @@ def _of_stores(tests):
 
 
 for _name in _NAMES:
-    _path = Path(os.environ["MAMA_STRUCTS_SUITE"]) / "tests" / f"test_session_{_name}.py"
+    _path = Path(os.environ["MAMA_STRUCTS_TEST_SUITE"]) / "tests" / f"test_session_{_name}.py"
     _spec = importlib.util.spec_from_file_location(f"claude_{_name}", _path)
     _module = importlib.util.module_from_spec(_spec)
     _spec.loader.exec_module(_module)

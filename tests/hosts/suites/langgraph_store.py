@@ -2,7 +2,7 @@
 Runs LangGraph's own store tests from its sdists, with our store instead of LangGraph's.
 
 Usage: ``python tests/hosts/suites/langgraph_store.py langgraph_store_base.toml test_store.py ...``. The first file
-lists the excluded tests with reasons. The other files are in the folder that ``MAMA_STRUCTS_SUITE`` names. The last
+lists the excluded tests with reasons. The other files are in the folder that ``MAMA_STRUCTS_TEST_SUITE`` names. The last
 output line is the result as JSON: passed, failed and excluded tests.
 """
 
@@ -135,7 +135,7 @@ class Shim:
 def main(*options: str, kind: type[Shim] = Shim) -> int:
     """Run the files that the command line names."""
     own = tomllib.loads(Path(__file__).with_name(sys.argv[1]).read_text(encoding="utf-8"))
-    folder = Path(os.environ["MAMA_STRUCTS_SUITE"])
+    folder = Path(os.environ["MAMA_STRUCTS_TEST_SUITE"])
     os.chdir(folder)
     sys.path.insert(0, str(folder))
     files = [str(folder / "tests" / name) for name in sys.argv[2:]]

@@ -22,7 +22,7 @@ from mama_structs.adapters.openai_agents.session import ConversationSession
 
 # The SDK's tests import each other from the package "tests". Hide our package of this name during the import.
 _ours = {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] == "tests"}
-sys.path.insert(0, os.environ["MAMA_STRUCTS_SUITE"])
+sys.path.insert(0, os.environ["MAMA_STRUCTS_TEST_SUITE"])
 _setup, *_suites = [
     importlib.import_module(f"tests.{name}")
     for name in ("conftest", "memory.test_session", "memory.test_session_limit")

@@ -1,7 +1,7 @@
 """
 The Pydantic AI harness's own tests of conversation stores, run on sessions.
 
-`MAMA_STRUCTS_SUITE` is the ``tests`` directory of its repository. The path of a database becomes the directory of a
+`MAMA_STRUCTS_TEST_SUITE` is the ``tests`` directory of its repository. The path of a database becomes the directory of a
 session. Tests without a store are excluded. Tests that inspect the tables of the reference store must fail there, and
 not earlier.
 """
@@ -19,7 +19,7 @@ from mama_structs import HashEmbedder, Session
 from mama_structs.adapters.pydantic_ai_harness import conversation_store
 
 _spec = importlib.util.spec_from_file_location(
-    "harness_conversations", Path(os.environ["MAMA_STRUCTS_SUITE"]) / "step_persistence" / "test_conversations.py"
+    "harness_conversations", Path(os.environ["MAMA_STRUCTS_TEST_SUITE"]) / "step_persistence" / "test_conversations.py"
 )
 _suite = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_suite)

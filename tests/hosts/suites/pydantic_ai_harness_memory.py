@@ -1,7 +1,7 @@
 """
 The Pydantic AI harness's own tests of memory stores, run on sessions.
 
-`MAMA_STRUCTS_SUITE` is the ``tests`` directory of its repository. Sessions replace its three bundled stores: one on a
+`MAMA_STRUCTS_TEST_SUITE` is the ``tests`` directory of its repository. Sessions replace its three bundled stores: one on a
 directory, one on another namespace of that directory, and a temporary one. Tests of the files, tables and
 constructors of one bundled store are excluded.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -19,9 +20,11 @@ from mama_structs import HashEmbedder, Session
 from mama_structs.adapters.pydantic_ai_harness import memory_store
 
 _spec = importlib.util.spec_from_file_location(
-    "harness_stores", Path(os.environ["MAMA_STRUCTS_SUITE"]) / "memory" / "test_stores.py"
+    "harness_stores", Path(os.environ["MAMA_STRUCTS_TEST_SUITE"]) / "memory" / "test_stores.py"
 )
 _suite = importlib.util.module_from_spec(_spec)
+# Dataclasses with postponed annotations look up their module.
+sys.modules[_spec.name] = _suite
 _spec.loader.exec_module(_suite)
 
 _ALSO = ("test_bundled_stores_implement_public_protocols", "test_sqlite_store_serializes_cas_across_instances")

@@ -83,7 +83,7 @@ async def pydantic_ai(directory: str) -> Any:
 
         async def run(said: str, *script: Any) -> list[str]:
             model = scripted(*script)
-            abilities = [memory_of(store=harness.memory_store(session)), harness.recall(session)]
+            abilities = [memory_of(store=harness.memory_store(session)), harness.recall_capability(session)]
             await agent_of(model.pydantic_ai(), capabilities=abilities).run(said)
             return [str(request.messages) for request in model.requests]
 
@@ -182,10 +182,6 @@ def python_of(role: str) -> Path:
 
 def main() -> int:
     """Make each framework save its fact, and check that each framework recalls the facts of the other three."""
-    missing = [role for role in FACTS if not python_of(role).exists()]
-    if missing:
-        say({"passed": 0, "failed": [f"there is no environment of {role}: run its suites first" for role in missing]})
-        return 1
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         # Create the store first, so that no process has to wait until another one has stored the embedder.
         asyncio.run(made(f"{folder}/one.mama"))
