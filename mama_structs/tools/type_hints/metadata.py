@@ -89,11 +89,11 @@ TRANSLATED_FIELD_ATTRIBUTES: Final = frozenset(
 ) | {"metadata", "alias_priority", "repr"}
 
 
-# Attributes for which the annotation is left to pydantic.
+# Attributes of a `FieldInfo` for which pydantic reads the annotation.
+PYDANTIC_FIELD_ATTRIBUTES: Final = frozenset({"discriminator", "field_title_generator"})
 # Names of pydantic's own metadata, such as a pattern.
 GENERAL_METADATA_NAMES: Final = frozenset({"pydantic.PydanticGeneralMetadata", "pydantic._PydanticGeneralMetadata"})
 BOUNDS: Final = (*COMPARISONS, *LENGTHS)
-PYDANTIC_FIELD_ATTRIBUTES: Final = frozenset({"discriminator", "field_title_generator"})
 
 
 class ValueCondition(NamedTuple):
