@@ -65,6 +65,7 @@ from mama_structs.refs.conversations.conversations import (
     unknown_conversation_error,
 )
 from mama_structs.refs.conversations.recall_log import RecallLog
+from mama_structs.refs.conversations.stored_conversation import StoredConversation, read_conversation
 from mama_structs.refs.store.entries import DeletedEntry, Entries, EntryErasure
 from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.settings import DescriptorSettings, ServerSettings
@@ -287,6 +288,34 @@ class Backend:
         space = check_namespace(namespace)
         is_open = await self._make_claim_check()
         return await self.storage.run_read(lambda rows: list_conversations(rows, space, is_open), namespace=space)
+
+    async def read_conversation(self, name: str, *, namespace: str) -> StoredConversation:
+        """
+        Return the content of a conversation, also while any session or process has it open.
+
+        Changes of other processes are included as soon as they have written them.
+        """
+        key = ConversationKey(check_namespace(namespace), check_conversation_name(name))
+        opened = self._open.get(key)
+        if opened is not None and opened.log is None and opened.refs._is_here:
+            # It is not stored, as in a temporary session.
+            entries, now = opened.refs._entries.fork(), opened.refs._now()
+            usage = entries.usage
+            return StoredConversation(
+                info=ConversationInfo(
+                    name=key.name,
+                    created_at=min((one.created_at for one in entries.iter_entries()), default=now),
+                    last_used_at=now,
+                    handle_count=usage.handles,
+                    bytes=usage.bytes,
+                    is_open=True,
+                ),
+                entries=entries,
+                recall_log=opened.recall_log.copy(lambda _rows: None),
+            )
+        await self.storage.flush()
+        is_open = await self._make_claim_check()
+        return await read_conversation(self.storage, key, is_open=is_open(key))
 
     async def delete(self, name: str, *, namespace: str) -> None:
         """

@@ -75,7 +75,8 @@ async def build_recall(
         hits, others = await memories._search_for_prompt(text, limit=MAX_HITS, bounds=RECALL_BOUNDS)
         is_resuming = is_resuming or await _resumes(text, tool_selector)
     if not hits and not is_resuming:
-        return Recall(left_out=tuple(RecallPlan().explain(Recall(), (), others)) if explain else ())
+        left_out = RecallPlan().explain(Recall(), (), others, bounds=RECALL_BOUNDS) if explain else ()
+        return Recall(left_out=tuple(left_out))
     read = functools.partial(
         RelatedMemories.read,
         hits=hits,
@@ -92,7 +93,10 @@ async def build_recall(
     )
     plan = RecallPlan.make(related, hits, recall_log)
     recall = plan.render(recall_log, checked_max_chars, at_ms=to_milliseconds(memories._shared.now))
-    return attrs.evolve(recall, left_out=tuple(plan.explain(recall, hits, others))) if explain else recall
+    if not explain:
+        return attrs.evolve(recall, lines=())
+    left_out = plan.explain(recall, hits, others, bounds=RECALL_BOUNDS, recall_log=recall_log)
+    return attrs.evolve(recall, left_out=tuple(left_out))
 
 
 def _get_query(message: object) -> str:

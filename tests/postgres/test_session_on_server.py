@@ -16,6 +16,7 @@ from postgres_helpers import administer, in_database, wait_until
 from mama_structs import Filter, Session, Settings, admin
 from mama_structs.cli.main import main
 from mama_structs.errors import InvalidArgument, StoreBusy, StoreReadOnly, StoreUnreachable
+from mama_structs.session.recall_history import read_recall_history
 from mama_structs.settings import ServerSettings
 from mama_structs.storage.postgres.pool import PostgresPool, open_pools
 from mama_structs.testing.fakes import FakeClock
@@ -588,3 +589,22 @@ async def test_unnamed_fork_does_not_wait_for_server(database, monkeypatch):
         async with opened(as_another(database), fork.conversation) as there:
             assert "mine" == there.refs.get("ref:own").content.text
             assert "shields first" == there.refs.get("ref:plan").content.text
+
+
+async def test_conversation_of_another_host_is_read_while_it_is_open(database):
+    """A reader needs no lease. It sees the texts, and what was recalled."""
+    async with opened(database, "monday") as writer, opened(as_another(database)) as reader:
+        kept = await writer.memories.save("Logins are kept in Redis")
+        recalled = await writer.recall("Where are logins kept?")
+        await writer.observe('<ref id="plan">first</ref>')
+        await writer.flush()
+
+        stored = await reader._shared.home.read_conversation("monday", namespace="default")
+        history = await read_recall_history(reader.memories, stored.recall_log)
+
+        assert recalled
+        assert stored.info.is_open
+        assert ["first"] == [one.text for one in stored.entries.iter_entries()]
+        assert [((kept.id,), "unchanged")] == [
+            (tuple(one.id for one in item.memories), item.state) for item in history.items
+        ]

@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_helpers import plain_link, plain_memory
 
-from mama_structs import HashEmbedder, Hit, Outcome, Session, admin
+from mama_structs import HashEmbedder, Hit, Outcome, Session, admin, types
 from mama_structs._internal.prompt_quoting import remove_recalled
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.types.engine import EngineFilter
 from mama_structs.memory.types.model import MemoryType
 from mama_structs.memory.upkeep.namespace_services import NamespaceServices
 from mama_structs.refs.conversations.recall_log import RecalledFact, RecallLog
+from mama_structs.session.recall_builder import RECALL_BOUNDS
 from mama_structs.session.recall_text import RecallPlan
 from mama_structs.session.related_memories import RelatedMemories
 
@@ -430,6 +431,8 @@ async def test_recall_explains_what_it_left_out(session, login):
     first = await session.recall(LOGIN, explain=True)
     second = await session.recall(LOGIN, explain=True)
     nothing = await session.recall("How tall is the Eiffel tower?", explain=True)
+    state = await session.memories.save_checkpoint("The weather page is done", next_steps=["add the wind"])
+    continued = await session.recall("Let's continue from yesterday.", explain=True)
 
     reasons = {one.memory.id: one.reason for one in first.left_out}
     assert "superseded" == reasons.get(kept.id, "superseded")
@@ -440,8 +443,44 @@ async def test_recall_explains_what_it_left_out(session, login):
         one.memory.id: one.reason for one in second.left_out
     }.items()
     assert {"below the threshold"} == {one.reason for one in nothing.left_out}
+    assert state.id == continued.checkpoint.id
+    assert state.id not in {one.memory.id for one in continued.left_out}
     assert () == (await session.recall(LOGIN, repeat=True)).left_out
     assert "below the threshold" in first.to_json()
+
+
+async def test_recall_explains_each_line(session):
+    """A line has its text, its section, its reason, and the memory because of which it is there."""
+    jwt = await session.memories.save_decision("Use JWT for logins", topic="auth", reasoning="no server state")
+    await session.memories.set_outcome(jwt, "FAILED", reason="A stolen JWT could not be revoked")
+    redis = await session.memories.supersede(jwt, "Keep logins in Redis", reasoning="can be revoked")
+    long = await session.memories.save_insight(
+        "The JWT logins fail at night. " + "Nobody knows the reason for it. " * 100
+    )
+    kept = await session.memories.save_checkpoint("Login service is half done", next_steps=["test logins"])
+
+    message = "Let's continue where we left off: the JWT logins that fail at night"
+    found = await session.recall(message, explain=True, max_chars=1_000)
+    again = await session.recall(message, explain=True)
+
+    lines = {line.memories[0].id: line for line in found.lines}
+    assert [line.text for line in found.lines] == [line for line in found.text.splitlines() if line.startswith("- ")]
+    assert ("checkpoint", "checkpoint", None) == _reason_of(lines[kept.id])
+    assert ("failed", "match", None) == _reason_of(lines[jwt.id])
+    assert "current" == lines[redis.id].section
+    start, end = lines[long.id].shown
+    assert 0 == start < end < len(long.content)
+    assert "JWT logins fail at night." in long.content[start:end]
+    assert () == again.lines
+    known = {one.memory.id: one.recalled_at for one in again.left_out if one.reason == "already recalled"}
+    assert kept.id in known
+    assert None not in known.values()
+    (below,) = {one.threshold for one in (await session.recall("Eiffel tower?", explain=True)).left_out}
+    assert RECALL_BOUNDS.relevance == below
+
+
+def _reason_of(line):
+    return line.section, line.reason, line.source_id
 
 
 def test_recall_explains_lines_without_room():
@@ -450,9 +489,10 @@ def test_recall_explains_lines_without_room():
     plan = RecallPlan.make(RelatedMemories(memories={one.id: one for one in found}), hits, RecallLog())
 
     recalled = plan.render(RecallLog(), 600)
-    left = [*plan.explain(recalled, hits, ())]
+    left = [*plan.explain(recalled, hits, (), bounds=RECALL_BOUNDS)]
 
     assert recalled.hits
+    assert {one.needed_chars for one in left} == {len("Current:\n") + len(recalled.lines[-1].text) + 1}
     assert [(hit.memory, "no room") for hit in hits[len(recalled.hits) :]] == [(one.memory, one.reason) for one in left]
 
 
@@ -734,3 +774,8 @@ async def test_copies_of_a_memory_do_not_repeat_its_conflict(session):
         await session.memories.save_insight(text)
 
     assert 1 == len((await session.recall("What is the API port?")).conflicts)
+
+
+def test_relevance_just_below_the_threshold_is_no_contradiction():
+    left = types.LeftOut(memory=plain_memory("a"), relevance=0.0799, reason="below the threshold", threshold=0.08)
+    assert left.explanation == "not relevant enough: a little less than 0.08, at least 0.08 is needed"

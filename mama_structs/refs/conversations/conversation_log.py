@@ -607,17 +607,29 @@ async def _replay(
     storage: RowStorage, namespace: str, changes: Sequence[_Change], settings: DescriptorSettings
 ) -> Entries:
     """Load the texts of the changes, apply the changes in order, and return the resulting entries."""
-
-    def find() -> tuple[set[str], set[tuple[str, str]], list[str]]:
-        gone = {change.handle for change in changes if isinstance(change.record, DeleteRecord)}
-        held = (change for change in changes if change.hash is not None and change.handle not in gone)
-        kept = {(change.hash or "", change.mime_type) for change in held}
-        return gone, kept, list({f"{TEXT_PREFIX}{digest}" for digest, _ in kept})
-
-    gone, kept, keys = await run_inline_or_in_thread(InputSize(items=len(changes)), find)
-    rows = await storage.read(keys, namespace=namespace)
+    gone, kept = await run_inline_or_in_thread(InputSize(items=len(changes)), _find_kept, changes)
+    rows = await storage.read(list({f"{TEXT_PREFIX}{digest}" for digest, _ in kept}), namespace=namespace)
     load = InputSize(sum(len(row) for row in rows.values() if isinstance(row, bytes)), len(changes))
     return await run_inline_or_in_thread(load, _build_entries, changes, rows, gone, kept, settings)
+
+
+def _find_kept(changes: Sequence[_Change]) -> tuple[set[str], set[tuple[str, str]]]:
+    """Return the deleted handles, and the hashes and MIME types of the texts of the other ones."""
+    gone = {change.handle for change in changes if isinstance(change.record, DeleteRecord)}
+    held = (change for change in changes if change.hash is not None and change.handle not in gone)
+    return gone, {(change.hash or "", change.mime_type) for change in held}
+
+
+def read_entries(rows: Snapshot, key: ConversationKey, directory: str) -> Callable[[DescriptorSettings], Entries]:
+    """
+    Read the changes and texts of a conversation in one snapshot.
+
+    Return a function that builds the entries, which takes longer and needs no snapshot.
+    """
+    changes = parse_changes(read_lineage(rows, key, directory)[1])
+    gone, kept = _find_kept(changes)
+    texts = rows.get_many(list({f"{TEXT_PREFIX}{digest}" for digest, _ in kept}))
+    return lambda settings: _build_entries(changes, texts, gone, kept, settings)
 
 
 def _build_entries(

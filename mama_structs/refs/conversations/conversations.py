@@ -70,7 +70,7 @@ def list_conversations(
         info = ConversationInfo(
             name=start.name,
             created_at=start.created_at,
-            last_used_at=_read_last_use(rows, start),
+            last_used_at=read_last_use(rows, start),
             handle_count=len(held),
             bytes=sum(sizes.get(f"{TEXT_PREFIX}{digest}", 0) for digest in set(held.values())),
             is_open=is_open(start.key),
@@ -116,7 +116,7 @@ def find_unused(rows: Snapshot, namespace: str, before: datetime) -> list[Conver
 def is_unused(rows: Snapshot, key: ConversationKey, before: datetime) -> bool:
     """Return True if the last use of the conversation is readable and earlier than *before*."""
     start = decode_start_row(rows.get(key.start))
-    at = _read_last_use(rows, start) if isinstance(start, StartRecord) else None
+    at = read_last_use(rows, start) if isinstance(start, StartRecord) else None
     return at is not None and at < before
 
 
@@ -326,7 +326,7 @@ def read_start_rows(rows: Snapshot, namespace: str | None = None) -> list[StartR
     return [start for start in known if namespace in {None, start.namespace}]
 
 
-def _read_last_use(rows: Snapshot, start: StartRecord) -> datetime | None:
+def read_last_use(rows: Snapshot, start: StartRecord) -> datetime | None:
     """Return the time of a conversation's last use, or None if any stored time is unreadable."""
     times: list[datetime | None] = [start.created_at]
     last, used = rows.last_key(start.key.changes), rows.get(start.key.used_key)

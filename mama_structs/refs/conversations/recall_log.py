@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Self
 
@@ -41,6 +42,34 @@ class RecalledFact:
     relevance: float = 0.0
 
 
+@attrs.frozen(kw_only=True)
+class LoggedFact:
+    """
+    A stored fact of the log.
+
+    Args:
+        key: Hash of the subject, and of the dialogue if the host names several.
+        dialogue: Hash of the name of the dialogue, or "" for the conversation itself.
+        at: When the fact was last recalled (UTC); None if the time was not stored.
+        relevance: Relevance of its memory at that time, 0 to 1; 1 for a conflict or a checkpoint.
+        shown: The ranges of the memory's content that were shown, in characters; None for a conflict, and if the
+            ranges were not stored.
+        state_hash: Hash of the state of the subject.
+
+    """
+
+    key: str
+    dialogue: str
+    at: datetime | None
+    relevance: float
+    shown: tuple[tuple[int, int], ...] | None
+    state_hash: str
+
+    def has_state(self, state: str) -> bool:
+        """Return True if the subject had this state when it was recalled."""
+        return self.state_hash == _hash(state)
+
+
 class _LogRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """A row of the log. Earlier versions wrote only the first two fields, for whole memories."""
 
@@ -51,6 +80,11 @@ class _LogRow(msgspec.Struct, frozen=True, omit_defaults=True):
     at_ms: int = 0
     relevance: float = 0.0
     shown: list[tuple[int, int]] | None = None
+
+    @property
+    def time(self) -> datetime | None:
+        """When the fact was last recalled (UTC), or None if an earlier version did not store the time."""
+        return datetime.fromtimestamp(self.at_ms / 1000, UTC) if self.at_ms else None
 
 
 _DECODER = msgspec.json.Decoder(_LogRow)
@@ -68,6 +102,8 @@ class RecallLog:
     _conversation: str = ""
     _rows: dict[str, _LogRow] = attrs.field(factory=dict, init=False)
     _text_hashes: set[str] = attrs.field(factory=set, init=False)
+    damaged: list[str] = attrs.field(factory=list, init=False)
+    """Keys of the rows that could not be read."""
 
     @classmethod
     def from_rows(
@@ -79,7 +115,7 @@ class RecallLog:
             try:
                 log._put(name, _DECODER.decode(row if isinstance(row, bytes) else b""))
             except msgspec.MsgspecError:
-                continue
+                log.damaged.append(name)
         return log
 
     def copy(self, write_rows: Callable[[Mapping[str, RowChange]], object]) -> RecallLog:
@@ -95,6 +131,27 @@ class RecallLog:
         log._conversation = "" if name is None else _hash(check_conversation_name(name))
         return log
 
+    def facts(self) -> list[LoggedFact]:
+        """Return the facts of all dialogues, the last recalled first."""
+        facts = [
+            LoggedFact(
+                key=name,
+                dialogue=row.conversation,
+                at=row.time,
+                relevance=row.relevance,
+                shown=None if row.shown is None else tuple(row.shown),
+                state_hash=row.state,
+            )
+            for name, row in self._rows.items()
+        ]
+        return sorted(facts, key=lambda one: (one.at is not None, one.at), reverse=True)
+
+    def find_subjects(self, subjects: Iterable[str]) -> dict[str, str]:
+        """Return the subjects that are in the log of any dialogue, by the keys of their facts."""
+        prefixes = {f"{row.conversation}\0" if row.conversation else "" for row in self._rows.values()}
+        keyed = ((_hash(f"{prefix}{subject}"), subject) for subject in subjects for prefix in prefixes)
+        return {key: subject for key, subject in keyed if key in self._rows}
+
     def contains(self, subject: str, state: str, passage: tuple[int, int] | None = None) -> bool:
         """Return True if this state of the subject was already recalled, with the passage if it is not None."""
         row = self._rows.get(self._key(subject))
@@ -109,6 +166,11 @@ class RecallLog:
     def contains_subject(self, subject: str) -> bool:
         """Return True if any state of the subject was already recalled."""
         return self._key(subject) in self._rows
+
+    def find_time(self, subject: str) -> datetime | None:
+        """Return when the subject was last recalled, or None if it never was or the time was not stored."""
+        row = self._rows.get(self._key(subject))
+        return None if row is None else row.time
 
     def contains_text(self, text: str) -> bool:
         """Return True if exactly this text was already recalled, in any conversation of the session."""

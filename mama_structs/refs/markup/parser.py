@@ -45,8 +45,7 @@ from typing import Final, Literal
 
 import attrs
 
-from mama_structs._internal.jsonable import JsonMixin
-from mama_structs._internal.reprs import bound_field_reprs
+from mama_structs._internal.reprs import FieldReprMixin
 from mama_structs.errors import InvalidArgument, SessionClosed
 from mama_structs.refs.markup.fences import (
     LINE_BREAK,
@@ -125,15 +124,15 @@ DiagnosticKind = Literal[
 _NOTE_KINDS: Final = frozenset({"nested", "new_version"})
 
 
-@attrs.frozen(field_transformer=bound_field_reprs)
-class PlainText(JsonMixin):
+@attrs.frozen(repr=False)
+class PlainText(FieldReprMixin):
     """Text outside of refs, unchanged; never empty."""
 
     text: str
 
 
-@attrs.frozen(field_transformer=bound_field_reprs)
-class RefStart(JsonMixin):
+@attrs.frozen(repr=False)
+class RefStart(FieldReprMixin):
     """
     Start of a ref. Attribute names are in lower case.
 
@@ -145,15 +144,15 @@ class RefStart(JsonMixin):
     position: int = attrs.field(default=0, kw_only=True, eq=False)
 
 
-@attrs.frozen(field_transformer=bound_field_reprs)
-class RefText(JsonMixin):
+@attrs.frozen(repr=False)
+class RefText(FieldReprMixin):
     """Text inside open refs, unchanged, including its first and last line breaks; never empty."""
 
     text: str
 
 
-@attrs.frozen(field_transformer=bound_field_reprs)
-class RefEnd(JsonMixin):
+@attrs.frozen(repr=False)
+class RefEnd(FieldReprMixin):
     """
     End of the innermost open ref. *is_complete* is False if the text ended first.
 
@@ -167,8 +166,8 @@ class RefEnd(JsonMixin):
     is_json: bool = attrs.field(default=False, kw_only=True, repr=False)
 
 
-@attrs.frozen(field_transformer=bound_field_reprs)
-class Diagnostic(JsonMixin):
+@attrs.frozen(repr=False)
+class Diagnostic(FieldReprMixin):
     """A problem with a tag at *position* (from 1). *message* is addressed to the model."""
 
     kind: DiagnosticKind

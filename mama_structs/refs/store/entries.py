@@ -535,6 +535,10 @@ class Entries:
         """Yield all entries, oldest first."""
         return (slot for _, slot in self._slots.items() if isinstance(slot, Ref | Descriptor))
 
+    def iter_slots(self) -> Iterator[tuple[str, Slot]]:
+        """Yield all full handles, also of deleted and damaged entries, oldest first."""
+        yield from self._slots.items()
+
     def find_erased(self, erasure: EntryErasure) -> tuple[Entry, ...]:
         """Return the entries to erase and their excerpts, oldest first."""
         going: dict[str, Entry] = {}

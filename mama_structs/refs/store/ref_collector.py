@@ -11,9 +11,8 @@ from typing import Final
 
 import attrs
 
-from mama_structs._internal.jsonable import JsonMixin
 from mama_structs._internal.offload import MAX_SYNC_CHARS, MAX_SYNC_REFS, InputSize, check_sync_size, measure_input
-from mama_structs._internal.reprs import bound_field_reprs
+from mama_structs._internal.reprs import FieldReprMixin
 from mama_structs.errors import InvalidArgument, SessionClosed
 from mama_structs.refs.markup.parser import (
     Diagnostic,
@@ -248,8 +247,8 @@ class RefCollector:
             self._diagnostics.append(Diagnostic("in_thoughts", one.id, one.position, message))
 
 
-@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class ObservedMessage(JsonMixin):
+@attrs.frozen(kw_only=True, repr=False)
+class ObservedMessage(FieldReprMixin):
     """
     The content of one message of a model.
 
