@@ -12,6 +12,8 @@ from mama_structs._internal.event_loop import run_in_own_thread
 from mama_structs._internal.sync_proxy import await_or_run
 from mama_structs.errors import InvalidArgument
 from mama_structs.importers.basic_memory import reader as basic_memory
+from mama_structs.importers.claude_code import reader as claude_code
+from mama_structs.importers.claude_mem import reader as claude_mem
 from mama_structs.importers.langgraph import reader as langgraph
 from mama_structs.importers.mcp_memory import reader as mcp_memory
 from mama_structs.importers.mem0 import reader as mem0
@@ -26,7 +28,7 @@ from mama_structs.memory.types.requests import check_file, check_progress
 if TYPE_CHECKING:
     from mama_structs import sync
 
-SourceKind = Literal["mem0", "langgraph", "mcp-memory", "basic-memory"]
+SourceKind = Literal["mem0", "langgraph", "mcp-memory", "basic-memory", "claude-code", "claude-mem"]
 """The program that wrote a source."""
 
 READERS: Final[Mapping[SourceKind, Callable[..., ImportedData]]] = {
@@ -34,6 +36,8 @@ READERS: Final[Mapping[SourceKind, Callable[..., ImportedData]]] = {
     "langgraph": langgraph.read,
     "mcp-memory": mcp_memory.read,
     "basic-memory": basic_memory.read,
+    "claude-code": claude_code.read,
+    "claude-mem": claude_mem.read,
 }
 """The reader of each kind of source."""
 
@@ -83,7 +87,8 @@ def import_from(
             awaited; with one of `mama_structs.sync` it returns the report.
         kind: The source program: ``"mem0"`` (its Qdrant folder, its history, or the result of ``get_all`` as JSON),
             ``"langgraph"`` (the file of a SqliteStore), ``"mcp-memory"`` (the JSON lines of MCP's memory server),
-            ``"basic-memory"`` (a folder of notes).
+            ``"basic-memory"`` (a folder of notes), ``"claude-code"`` (a transcript, or a folder of transcripts),
+            ``"claude-mem"`` (its database, or the folder with it).
         source: The file or folder; for ``"langgraph"`` also a ``BaseStore``.
         user: For mem0, import only the memories of this user id; None for all.
         dry_run: If true, only report what an import would do.

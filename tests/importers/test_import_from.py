@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import re
+import shutil
+from collections import Counter
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +21,9 @@ from memory_helpers import SMALL
 from mama_structs import Filter, LinkType, Session, admin, as_embedder
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, SessionClosed
 from mama_structs.importers import import_from
+from mama_structs.importers.langgraph.reader import read_store
 
+DATA = Path(__file__).parents[1] / "data"
 NOTE = "---\ntitle: Tea\npermalink: tea\n---\n- [method] Steep it #brewing\n- goes_with [[Cake]]\n"
 
 
@@ -246,31 +253,143 @@ async def test_session_works_after_an_import_is_cancelled_at_any_step(tmp_path):
 
 
 NAMES = st.sampled_from(["Ada", "Eve", "Structs", "도구", " ", "a" * 300, "\ud800"])
-ITEMS = st.lists(
+JUNK = st.sampled_from([None, 7, float("nan"), "text", [], {}, True])
+PAYLOADS = st.dictionaries(st.sampled_from(["a", "\ud800"]), NAMES | JUNK, max_size=2)
+MCP_ITEMS = st.lists(
     st.one_of(
         st.builds(lambda name, kind, told: entity(name, kind, *told), NAMES, NAMES | st.none(), st.lists(NAMES)),
         st.builds(relation, NAMES, st.text(max_size=5) | NAMES, NAMES),
-        st.just({"type": "thing"}),
+        st.sampled_from([{"type": "thing"}, {"type": [], "name": "Ada", "observations": "x"}]),
     ),
     max_size=8,
 )
+MEM0_ITEMS = st.lists(
+    st.fixed_dictionaries(
+        {"id": st.sampled_from(["1", "2", 1, None]), "memory": NAMES | JUNK},
+        optional={"metadata": PAYLOADS, "created_at": JUNK, "user_id": NAMES, "expiration_date": JUNK},
+    )
+    | JUNK,
+    max_size=8,
+)
+LANGGRAPH_ITEMS = st.dictionaries(
+    st.tuples(st.sampled_from(["a", "a.b", ""]), NAMES.filter(str.isascii)),
+    (PAYLOADS | JUNK).map(json.dumps) | st.just("no JSON"),
+    max_size=8,
+)
+NOTE_LINES = st.sampled_from(
+    [
+        "- [idea] one #tag",
+        "- [fact] two",
+        "- [ ] task",
+        "text",
+        "",
+        "- knows [[a]]",
+        "- 'is near' [[b]]",
+        "see [[a]], [[x]]",
+    ]
+)
+FRONT = st.sampled_from(
+    ["", "---\ntitle: null\npermalink: same\n---\n", "---\nno: [\n---\n", '---\ntitle: "\\ud800"\n---\n']
+)
+NOTES = st.dictionaries(
+    st.sampled_from(["a.md", "b.md", "c.png"]),
+    st.tuples(FRONT, st.lists(NOTE_LINES, max_size=8)).map(lambda parts: parts[0] + "\n\n".join(parts[1])),
+)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(items=ITEMS)
-async def test_import_from_counts_every_item_as_added_existing_or_skipped(tmp_path, items):
-    """For any graph each item is added or reported as left out; a second import adds nothing."""
-    file = graph(tmp_path / "memory.jsonl", entity("Ada"), *items)
+def write_mem0(folder, items):
+    """Write a result of get_all, and return its path and the number of its items."""
+    (folder / "all.json").write_text(json.dumps({"results": items}))
+    return folder / "all.json", len(items)
+
+
+def write_mcp(folder, items):
+    """Write a graph, and return its path and the number of its entities, observations, relations and other lines."""
+    lists = [one.get("observations") for one in items]
+    return graph(folder / "memory.jsonl", entity("Ada"), *items), 1 + len(items) + sum(map(len, filter(None, lists)))
+
+
+def write_langgraph(folder, items):
+    """Write a SqliteStore, and return its path and the number of its items."""
+    (folder / "store.db").unlink(missing_ok=True)
+    return langgraph_store(folder / "store.db", [(*key, value) for key, value in items.items()]), len(items)
+
+
+def write_notes(folder, notes):
+    """Write a folder of notes, and return its path and the number of files, observations and distinct relations."""
+    shutil.rmtree(folder / "notes", ignore_errors=True)
+    count = 0
+    for name, text in {**notes, "d.md": "Text."}.items():
+        (folder / "notes").mkdir(exist_ok=True)
+        (folder / "notes" / name).write_text(text)
+        lines = text.split("\n") if name.endswith(".md") else []
+        relations = {link for line in lines for link in re.findall(r"- .*\]\]|see|x\]\]", line)}
+        count += 1 + len(relations) + sum(line.startswith(("- [i", "- [f")) for line in lines)
+    return folder / "notes", count
+
+
+WRITERS = {
+    "mem0": (MEM0_ITEMS, write_mem0),
+    "mcp-memory": (MCP_ITEMS, write_mcp),
+    "langgraph": (LANGGRAPH_ITEMS, write_langgraph),
+    "basic-memory": (NOTES, write_notes),
+}
+
+
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("kind", WRITERS)
+@given(data=st.data())
+async def test_import_from_counts_every_item_as_added_existing_or_skipped(tmp_path, kind, data):
+    """Each item of a source is added, exists, or is named by a warning; the totals are those of the table."""
+    items, write = WRITERS[kind]
+    source, count = write(tmp_path, data.draw(items))
     async with Session.open(None, embedder=SMALL) as session:
-        report = await import_from(session.memories, "mcp-memory", file)
-        again = await import_from(session.memories, "mcp-memory", file)
-        count = await session.memories.count()
+        report = await import_from(session.memories, kind, source)
+        again = await import_from(session.memories, kind, source)
+        found = await everything(session)
 
     assert 0 == again.added
-    for one in report.items:
-        assert one.total == one.added + one.existing + one.skipped
-        assert one.skipped <= sum(each.item == one.item for each in report.warnings)
-    assert count == sum(one.added for one in report.items if one.item in ("entities", "observations"))
+    assert report.added == again.existing
+    for one in (report, again):
+        assert count == one.total == one.added + one.existing + one.skipped
+        assert all(each.total == each.added + each.existing + each.skipped for each in one.items)
+        named = Counter({each.item: 0 for each in one.items})
+        for warning in one.warnings:
+            named[warning.item] += warning.skipped
+        assert {each.item: each.skipped for each in one.items} == named
+        totals = f"{one.added} of {count} items added, {one.existing} there already, {one.skipped} left out"
+        assert totals in repr(one)
+        assert totals == str(one).split("\n")[1]
+    assert len(found[0]) == sum(one.added for one in report.items if one.item != "relations")
+
+
+async def test_import_from_imports_files_that_the_programs_wrote(session):
+    """Files of server-memory 2026.8.31, basic-memory 0.24.1 and mem0ai 2.2.1 are imported in default settings."""
+    counts = {
+        ("mcp-memory", DATA / "mcp_memory" / "memory.jsonl"): {
+            "entities": (9, 7, 2),
+            "observations": (16, 13, 3),
+            "relations": (6, 3, 3),
+        },
+        ("basic-memory", DATA / "basic_memory"): {
+            "notes": (4, 4, 0),
+            "observations": (8, 7, 1),
+            "relations": (7, 3, 4),
+        },
+        ("mem0", DATA / "mem0" / "get_all_odd.json"): {"memories": (9, 9, 0)},
+    }
+    reports = {source: await import_from(session.memories, *source) for source in counts}
+    topics = {one.topic async for one in session.memories.iter_all()}
+
+    assert counts == {
+        source: {one.item: (one.total, one.added, one.skipped) for one in report.items}
+        for source, report in reports.items()
+    }
+    assert {"no_such_end", "no_text", "refused", "said_twice", "same_name"} == {
+        one.kind for report in reports.values() for one in report.warnings if one.skipped
+    }
+    title = "A title: with 'quotes', a \"colon\" and more words than one line of YAML may have"
+    assert {"Tea", "Cake", "null", title} <= topics
 
 
 async def test_import_from_reads_langgraph_base_store_objects(session):
@@ -308,6 +427,28 @@ async def test_import_from_reads_langgraph_base_store_objects(session):
     assert {False} == set(asked)
 
 
+async def test_langgraph_read_store_reports_values_that_are_not_json():
+    """A value with an object that JSON cannot represent, or with NaN, is reported, and does not prevent the import."""
+    values = ["text", {"at": datetime(2026, 1, 1, tzinfo=UTC)}, {("a",): 1}, {"n": float("nan")}, {"n": 1}]
+    items = [
+        SimpleNamespace(namespace=("a",), key=f"{n}", value=value, created_at=datetime(2026, 1, 1, tzinfo=UTC))
+        for n, value in enumerate(values)
+    ]
+
+    async def find(*arguments, offset, **options):
+        return items
+
+    async def list_namespaces(**options):
+        return [("a",)]
+
+    store = SimpleNamespace(list_namespaces=len, search=len, asearch=find, alist_namespaces=list_namespaces)
+    found = await read_store(store)
+
+    assert [{"n": "NaN"}, {"n": 1}] == [one.value for one in found.records]
+    assert ["no_mapping", "no_json", "no_json", "no_json"] == [one.kind for one in found.odd]
+    assert found.found["items"] - len(found.records) == sum(one.skipped for one in found.odd)
+
+
 async def test_import_from_skips_expired_memories(session, sources):
     """A mem0 memory after its expiration date is not added, and is reported in each import."""
     for _ in range(2):
@@ -325,6 +466,7 @@ async def test_import_from_reports_records_with_invalid_keys(session, tmp_path):
     report = await import_from(session.memories, "mem0", file)
 
     assert (1, ["refused"]) == (report.added, odd(report))
+    assert f"\nmemories {'k' * 100}...: refused: left out: it.key " in str(report)
 
 
 async def test_import_from_rejects_invalid_arguments_before_reading(session, tmp_path):

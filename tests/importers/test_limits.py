@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pickle
+import re
 import sqlite3
 import subprocess
 import sys
@@ -28,6 +29,8 @@ from mama_structs.importers import read_v1
 from mama_structs.importers.basic_memory import frontmatter
 from mama_structs.importers.basic_memory import reader as basic_memory
 from mama_structs.importers.basic_memory.frontmatter import read_fields
+from mama_structs.importers.claude_code import reader as claude_code
+from mama_structs.importers.claude_mem import reader as claude_mem
 from mama_structs.importers.langgraph import reader as langgraph
 from mama_structs.importers.mcp_memory import reader as mcp_memory
 from mama_structs.importers.mem0 import reader as mem0
@@ -183,6 +186,8 @@ def sparse(path, size=2**33, start=b""):
         (basic_memory.read, "note.md", False, files.MAX_NOTE_BYTES),
         (mcp_memory.read, "memory.jsonl", False, files.MAX_FILE_BYTES),
         (mem0.read, "all.json", False, files.MAX_FILE_BYTES),
+        (claude_code.read, "session.jsonl", False, claude_code.MAX_TRANSCRIPT_BYTES),
+        (claude_mem.read, "claude-mem.db", True, files.MAX_DATABASE_BYTES),
         (langgraph.read, "store.db", True, files.MAX_DATABASE_BYTES),
         (mem0.read, "history.db", True, files.MAX_DATABASE_BYTES),
         (read_v1, "mama-memory.db", True, files.MAX_DATABASE_BYTES),
@@ -321,13 +326,13 @@ def test_mem0_read_does_not_follow_symbolic_links_below_its_folder(tmp_path):
 
 def test_read_reports_or_rejects_deeply_nested_json_and_huge_numbers(tmp_path):
     """Deep JSON and huge numbers are reported for items, and raise an error for a whole file."""
-    hostile = ["[" * 100_000 + "]" * 100_000, '{"a":' * 100_000, "1" * 100_000, '{"a":1e999}']
+    hostile = ["[" * 100_000 + "]" * 100_000, '{"a":' * 100_000, "1" * 100_000]
     lines = [f'{{"type":"entity","name":"E","observations":{one}}}' for one in hostile]
     found = mcp_memory.read(graph(tmp_path / "memory.jsonl", entity("Ada"), *lines))
     store = langgraph_store(tmp_path / "store.db", [("a", str(n), one) for n, one in enumerate(hostile)])
 
-    assert ["no_item"] * 4 == [one.kind for one in found.odd]
-    assert ["no_json"] * 4 == [one.kind for one in langgraph.read(store).odd]
+    assert ["no_item"] * 3 == [one.kind for one in found.odd]
+    assert ["no_json"] * 3 == [one.kind for one in langgraph.read(store).odd]
     for one in hostile:
         (tmp_path / "all.json").write_text(f'[{{"id":"1","memory":"x","metadata":{one}}}]')
         with pytest.raises(MigrationError, match=r"all\.json"):
@@ -371,18 +376,20 @@ def bomb(levels=9, width=9):
     ],
     ids=["aliases", "lists", "mappings", "nodes", "characters"],
 )
-def test_read_raises_migration_error_when_frontmatter_exceeds_a_limit(tmp_path, front):
-    """A note with a YAML bomb raises MigrationError with its path and the limit."""
+def test_read_imports_frontmatter_as_text_when_it_exceeds_a_limit(tmp_path, front):
+    """The frontmatter of a note with a YAML bomb is part of its text, and reported with the limit."""
     (tmp_path / "note.md").write_text(f"---\n{front}\n---\nText.")
+    found = basic_memory.read(tmp_path)
 
-    with pytest.raises(MigrationError, match=r"note\.md.*frontmatter of at most (2,000 YAML nodes|16,384 characters)"):
-        basic_memory.read(tmp_path)
+    assert [f"---\n{front}\n---\nText."] == [one.record["content"] for one in found.memories]
+    assert [("note.md", "no_yaml")] == [(one.id, one.kind) for one in found.odd]
+    assert re.search("more than (2,000 YAML nodes|16,384 characters)", found.odd[0].note)
 
 
 def test_read_fields_does_not_expand_aliases(monkeypatch):
     """Below the limit, aliases of nested lists are not expanded."""
     monkeypatch.setattr(frontmatter, "MAX_ALIASES", 1_000)
-    fields = read_fields(bomb(), Path("note.md"))
+    fields = read_fields(bomb())
 
     assert {"a0": ["lol"], **{f"a{n}": [] for n in range(1, 9)}} == fields
 
@@ -392,19 +399,26 @@ def test_read_fields_does_not_expand_aliases(monkeypatch):
     ["a: !!python/object/apply:os.system [exit]", "a: !!python/name:os.system x", "<<: {a: 1}", 'a: "\\U00110000"'],
 )
 def test_read_fields_does_not_construct_objects(front):
-    """Tags, merges and code points beyond Unicode neither construct an object nor raise."""
-    fields = read_fields(front, Path("note.md"))
+    """Tags, merges and code points beyond Unicode construct no object."""
+    try:
+        fields = read_fields(front)
+    except ValueError:
+        fields = {}
 
-    assert fields in ({"a": ["exit"]}, {"a": "x"}, {}, None)
+    assert fields in ({"a": ["exit"]}, {"a": "x"}, {})
 
 
 def test_read_reports_note_when_its_frontmatter_is_invalid_yaml(tmp_path):
-    """A note with invalid YAML is imported with its file name as the topic, and reported."""
-    (tmp_path / "note.md").write_text("---\ntitle: [Tea\n---\nText.")
+    """A block that is no YAML mapping is part of the text. The note has its file name as the topic, and is reported."""
+    blocks = ["title: [Tea", "Dear Ada: a: letter", "Dear Ada,", "- a\n- b", 'title: "\\q"', "null: [", "? [a"]
+    for number, block in enumerate(blocks):
+        (tmp_path / f"{number}.md").write_text(f"---\n{block}\n---\nText.")
     found = basic_memory.read(tmp_path)
 
-    assert ["note"] == [one.record["topic"] for one in found.memories]
-    assert [("notes", "note.md", "no_yaml")] == [(one.item, one.id, one.kind) for one in found.odd]
+    assert [(f"{n}", f"---\n{block}\n---\nText.") for n, block in enumerate(blocks)] == [
+        (one.record["topic"], one.record["content"]) for one in found.memories
+    ]
+    assert [(f"{n}.md", "no_yaml") for n in range(len(blocks))] == [(one.id, one.kind) for one in found.odd]
 
 
 def test_read_raises_invalid_argument_when_pyyaml_is_missing(tmp_path, monkeypatch):

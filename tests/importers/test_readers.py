@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sqlite3
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -118,6 +118,57 @@ def test_mcp_memory_read_reports_odd_lines(tmp_path):
     ]
 
 
+FORMS = {
+    "lines": lambda items: "\n".join(map(json.dumps, items)),
+    "one line": lambda items: " ".join(map(json.dumps, items)),
+    "without separators": lambda items: "".join(map(json.dumps, items)),
+    "lines with byte order marks": lambda items: "".join(f"\ufeff{json.dumps(one)}\r\n" for one in items),
+    "indented": lambda items: "\n".join(json.dumps(one, indent=2) for one in items),
+    "array": json.dumps,
+    "unfinished array": lambda items: json.dumps(items, indent=1)[:-1],
+    "trailing NULs": lambda items: "\n".join(map(json.dumps, items)) + "\0" * 512,
+    "NULs between": lambda items: "\n\0\0\n".join(map(json.dumps, items)),
+    "graph": lambda items: json.dumps({"entities": items[:2], "relations": items[2:]}),
+    "without type": lambda items: "\n".join(
+        json.dumps({name: value for name, value in one.items() if name != "type"}) for one in items
+    ),
+    "type for entityType": lambda items: (
+        "\n".join(map(json.dumps, items))
+        .replace('"type": "entity", ', "")
+        .replace('"type": "relation", ', "")
+        .replace("entityType", "type")
+        .replace("relationType", "type")
+    ),
+}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("form", FORMS)
+def test_mcp_memory_read_returns_the_same_for_every_form_of_a_graph(tmp_path, form, encoding):
+    """Each layout and encoding of the same graph yields the same memories and links."""
+    items = [entity("Ada", "person", "prefers tabs"), entity("도구", "tool"), relation("Ada", "uses", "도구")]
+    expected = mcp_memory.read(graph(tmp_path / "memory.jsonl", *items))
+    file = tmp_path / "other.json"
+    file.write_bytes(FORMS[form](items).encode(encoding))
+    found = mcp_memory.read(file)
+
+    assert (expected.memories, expected.links) == (found.memories, found.links)
+    assert {"lines": 1} if form == "unfinished array" else {} == found.found - expected.found
+
+
+def test_mcp_memory_read_continues_after_a_broken_line(tmp_path):
+    """An unfinished line is left out with its number, and the entities around it are imported."""
+    file = graph(tmp_path / "memory.jsonl", entity("Ada"), '{"type":"entity","name":"Bo","observations":["a",')
+    eve, half = json.dumps(entity("Eve")), json.dumps(entity("half \ud83d"))
+    file.write_text(f"{file.read_text()}\n{eve} and\n{half}")
+    found = mcp_memory.read(file)
+
+    assert ["Ada", "Eve", "half \ufffd"] == [one.key for one in found.memories]
+    assert [("line 2", "no_item"), ("line 3", "no_item"), ("line 4", "no_json")] == [
+        (one.id, one.kind) for one in found.odd
+    ]
+
+
 @given(word=st.text(min_size=1))
 def test_word_of_returns_a_valid_relationship_for_any_text(word):
     """Any relation text becomes a valid relationship; the original text is kept if it differs."""
@@ -198,25 +249,31 @@ def test_basic_memory_read_rejects_folders_without_notes(tmp_path):
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("- [idea] a thought", [("idea", "a thought", ())]),
-        ("* [idea] a #b #c", [("idea", "a #b #c", ("b", "c"))]),
-        ("1. [idea] one", [("idea", "one", ())]),
-        ("- no category #tag", [(None, "no category #tag", ("tag",))]),
-        ("- [idea] over\n  two lines", [("idea", "over two lines", ())]),
+        ("- [idea] a thought", [("idea", "a thought", (), None)]),
+        ("* [idea] a #b #c#d", [("idea", "a #b #c#d", ("b", "c", "d"), None)]),
+        ("1. [idea] one", [("idea", "one", (), None)]),
+        ("- [idea] a #b (see #c)", [("idea", "a #b (see #c)", ("b",), "see #c")]),
+        ("- [idea] a\n- [idea] a", [("idea", "a", (), None)] * 2),
+        ("- a\n    - [idea] nested", [("idea", "nested", (), None)]),
+        ("- no category #tag", [(None, "no category #tag", ("tag",), None)]),
+        ("- [idea] over\n  two lines\nand a third", [("idea", "over two lines and a third", (), None)]),
+        ("A paragraph\nwith #tag\n2. lines", [(None, "A paragraph with #tag 2. lines", ("tag",), None)]),
+        ("# Heading #tag\ntext", [(None, "Heading #tag", ("tag",), None)]),
+        ("[idea] no item", [("idea", "no item", (), None)]),
         ("- [ ] a task #x", []),
         ("- [x] a task", []),
         ("- [00:01:02] spoken", []),
         ("- [text](http://example.org)", []),
         ("- plain", []),
-        ("[idea] no item", []),
-        ("> - [!info] a quotation", []),
+        ("> - [!info] a quotation #x", []),
+        ("    - [idea] code", []),
         ("```\n- [idea] code\n```", []),
-        ("~~~\n```\n- [idea] code\n~~~\n- [idea] behind", [("idea", "behind", ())]),
+        ("~~~\n```\n- [idea] code\n~~~\n- [idea] behind", [("idea", "behind", (), None)]),
     ],
 )
-def test_observations_of_finds_list_items_with_category_or_tag(line, expected):
+def test_find_observations_returns_blocks_with_category_or_tag(line, expected):
     """
-    List items with a category or a tag are observations.
+    List items, paragraphs and headings with a category or a tag are observations.
 
     Tasks, timestamps, code and quotations are not.
     """
@@ -227,13 +284,20 @@ def test_observations_of_finds_list_items_with_category_or_tag(line, expected):
     ("line", "expected"),
     [
         ("- knows [[Ada]]", [("knows", "Ada", None)]),
-        ("- 'is near' [[Oslo]] (a town)", [("is near", "Oslo", "a town")]),
+        ("- 'is near' [[Oslo]] (a town (big))", [("is near", "Oslo", "a town (big)")]),
+        ("- knows [[Ada]] (a) and [[Bo]] (b)", [("links_to", "Ada", None), ("links_to", "Bo", None)]),
+        ("- knows [[Ada]] #bm:links_to", [("links_to", "Ada", None)]),
+        ("> - knows [[Ada|her]]\n\n    [[code]]", [("knows", "Ada", None)]),
         ("- she knows [[Ada]]", [("links_to", "Ada", None)]),
         ("- knows [[Ada]] well", [("links_to", "Ada", None)]),
         ("knows [[Ada]] and [[Ada]]", [("links_to", "Ada", None)]),
         ("see [[a|b]] and [[memory://x/y]]", [("links_to", "a", None), ("links_to", "x/y", None)]),
         ("`[[a]]` and ``[[b]] ` `` and `[[c]]", [("links_to", "c", None)]),
-        ("see [b](b.md#part), [c](https://example.org/c.md), ![d](d.md)", [("links_to", "./b.md", None)]),
+        ("see [b](b%20c.md#part), [c](https://example.org/c.md), ![d](d.md)", [("links_to", "./b c.md", None)]),
+        (
+            '[a](../a.pdf) [b](<b c.md> "title") [c](mailto:c) [d](#d) [e](e/)',
+            [("links_to", "../a.pdf", None), ("links_to", "./b c.md", None)],
+        ),
         ("\\[[a]] [[]] [[ ]]", []),
     ],
 )
@@ -249,22 +313,22 @@ def test_relations_of_finds_named_relations_and_links(line, expected):
 def test_read_fields_returns_scalars_and_lists_as_written():
     """Scalars and lists are read as text, aliases are resolved, other values are skipped."""
     front = (
-        "title: 'It''s'\ntags:\n- a\n- \"b\"\nlist: [c, 'd']\nempty:\nnested:\n  key: value\nn: 1 # one\n"
+        "title: 'It''s'\nnothing: null\nword: 'null'\ntwice: a\ntwice: ~\ntags:\n- a\n- \"b\"\nlist: [c, 'd']\nempty:\nnested:\n  key: value\nn: 1 # one\n"
         "url: http://x/#y\nlong: >-\n  two\n  lines\nday: &d 2025-03-01\nsame: *d\nto: {a: [b]}\nlists: [[a], b]"
     )
 
     assert {
         "title": "It's",
+        "word": "null",
         "tags": ["a", "b"],
         "list": ["c", "d"],
-        "empty": "",
         "n": "1",
         "url": "http://x/#y",
         "long": "two lines",
         "day": "2025-03-01",
         "same": "2025-03-01",
         "lists": ["b"],
-    } == read_fields(front, Path("note.md"))
+    } == read_fields(front)
 
 
 @given(text=st.text(alphabet="`[]()#-*> \n\\|x~'\"&:{},!%", max_size=200))
@@ -272,7 +336,8 @@ def test_note_parser_accepts_any_text(text):
     """No text of a note raises an error."""
     find_observations(text)
     find_relations(text)
-    read_fields(text, Path("note.md"))
+    with contextlib.suppress(ValueError):
+        read_fields(text)
 
 
 # mem0
@@ -330,7 +395,7 @@ def test_mem0_read_restores_memories_from_a_history_only(tmp_path):
 
 def test_mem0_read_reports_odd_points(tmp_path):
     """
-    Invalid points and points without text are reported, and replaced rows are skipped.
+    Invalid points, points without text, and replaced rows are reported.
 
     The points of mem0's internal collections are reported as skipped.
     """
@@ -344,22 +409,27 @@ def test_mem0_read_reports_odd_points(tmp_path):
             ("4", {"data": "with a date", "expiration_date": "soon"}),
             ("1", {"data": "the newer form"}),
             ("5", {"data": "holds bytes", "blob": b"x"}),
+            ("6", {"data": "half \ud83d", "n": float("nan")}),
         ],
     )
-    points(folder / "mem0_entities" / "storage.sqlite", [("6", {"data": "Ada"})])
-    points(folder / "mem0migrations" / "storage.sqlite", [("7", {"user_id": "x"})])
+    points(folder / "mem0_entities" / "storage.sqlite", [("7", {"data": "Ada"})])
+    points(folder / "mem0migrations" / "storage.sqlite", [("8", {"user_id": "x"})])
     found = mem0.read(tmp_path)
 
-    assert {"with a date", "the newer form"} == {one.value["data"] for one in found.records}
+    assert {"with a date": None, "the newer form": None, "half \ufffd": "NaN"} == {
+        one.value["data"]: one.value.get("n") for one in found.records
+    }
     assert [
+        ("entities", "derived"),
+        ("memories", "no_date"),
+        ("memories", "no_json"),
         ("memories", "no_point"),
         ("memories", "no_point"),
         ("memories", "no_text"),
-        ("entities", "derived"),
+        ("memories", "same_id"),
         ("other points", "no_memory"),
-        ("memories", "no_date"),
-    ] == sorted(kinds(found), key=lambda one: ["no_point", "no_text", "derived", "no_memory", "no_date"].index(one[1]))
-    assert {"memories": 5, "entities": 1, "other points": 1} == found.found
+    ] == sorted(kinds(found))
+    assert {"memories": 7, "entities": 1, "other points": 1} == found.found
 
 
 def test_mem0_read_rejects_foreign_files(tmp_path):
@@ -375,6 +445,43 @@ def test_mem0_read_rejects_foreign_files(tmp_path):
     for name in ("some.json", "some.txt", "some.db"):
         with pytest.raises(MigrationError):
             mem0.read(tmp_path / name)
+
+
+def test_mem0_read_accepts_json_that_only_python_writes(tmp_path):
+    """NaN, lone surrogates, numeric times, a byte order mark and trailing NULs do not prevent an import."""
+    item = '{"id": "%s", "memory": "%s", "created_at": %s, "metadata": {"n": %s}}'
+    items = [
+        item % ("seconds", "half \\ud83d", "1735689600", "NaN"),
+        item % ("milliseconds", "b", "1735689600000.0", "-Infinity"),
+        item % ("digits", "c", '"1735689600"', "1e999"),
+        item % ("text", "d", '"2025-01-01T01:00:00+01:00"', "1"),
+        item % ("no time", "e", '"soon"', "true"),
+    ]
+    (tmp_path / "all.json").write_bytes(b"\xef\xbb\xbf" + f"[{','.join(items)}]".encode() + bytes(4096))
+    found = mem0.read(tmp_path / "all.json")
+    written = {one.key: one.value for one in found.records}
+
+    assert ["half \ufffd", "b", "c", "d", "e"] == [one["data"] for one in written.values()]
+    assert ["NaN", "-Infinity", "Infinity", 1, True] == [one["n"] for one in written.values()]
+    assert [datetime(2025, 1, 1, tzinfo=UTC)] * 4 + [None] == [one.created_at for one in found.records]
+    assert ["2025-01-01T00:00:00+00:00"] * 3 + ["2025-01-01T01:00:00+01:00", "soon"] == [
+        one["created_at"] for one in written.values()
+    ]
+    assert ["no_json"] * 3 + ["no_time"] == [one.kind for one in found.odd]
+
+
+def test_mem0_read_imports_the_newest_of_several_items_with_one_id(tmp_path):
+    """Equal items and older items with the same id are left out and reported; graph relations are counted."""
+    old, new = ({"id": "1", "memory": text, "updated_at": f"2026-01-0{day}"} for text, day in (("old", 1), ("new", 2)))
+    file = tmp_path / "all.json"
+    file.write_text(json.dumps({"results": [old, new, new, old], "relations": [{"source": "a"}, {"source": "b"}]}))
+    found = mem0.read(file)
+
+    assert ["new"] == [one.text for one in found.records]
+    assert {"memories": 4, "graph relations": 2} == found.found
+    assert [("derived", 2), ("same_id", 1), ("said_twice", 1), ("same_id", 1)] == [
+        (one.kind, one.skipped) for one in found.odd
+    ]
 
 
 def test_mem0_read_reports_odd_results_of_get_all(tmp_path):

@@ -7,12 +7,21 @@ import json
 import lzma
 import pickle
 import sqlite3
+import tarfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 MEM0: Path = Path(__file__).parents[1] / "data" / "mem0"
 """Files of mem0 2.2.1, and the result of its `get_all` for one user; the tests describe how they were made."""
+TRANSCRIPTS: Path = MEM0.parent / "claude_code" / "transcripts.tar.xz"
+"""
+Transcripts that versions 1.0.72, 2.0.47 and 2.1.332 of the Claude Code CLI wrote, with the answers of a scripted API.
+
+The working directory was renamed, and the entries with the CLI's own prompts were deleted.
+"""
+CLAUDE_MEM: Path = MEM0.parent / "claude_mem" / "claude-mem.db.xz"
+"""A database that the class SessionStore of claude-mem 13.25.3 wrote."""
 
 
 def listing(folder: Path) -> dict[str, tuple[str, int]]:
@@ -95,3 +104,38 @@ def entity(name: Any, kind: Any = "person", *observations: Any) -> dict[str, Any
 def relation(from_name: Any, word: Any, to_name: Any) -> dict[str, Any]:
     """Return a relation of MCP's memory server."""
     return {"type": "relation", "from": from_name, "relationType": word, "to": to_name}
+
+
+def claude_code_projects(folder: Path) -> Path:
+    """Unpack the transcripts of three versions of Claude Code, each into a folder of projects."""
+    with tarfile.open(TRANSCRIPTS) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def transcript(file: Path, *entries: Mapping[str, Any] | str) -> Path:
+    """Write a transcript of Claude Code. A text is written as a line."""
+    lines = [entry if isinstance(entry, str) else json.dumps(entry) for entry in entries]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(f"{line}\n" for line in lines))
+    return file
+
+
+def message(role: str, content: Any, number: int, **fields: Any) -> dict[str, Any]:
+    """Return a message as an entry of a transcript of Claude Code, sent in the minute *number* of an hour."""
+    return {
+        "type": role,
+        "uuid": f"u{number}",
+        "sessionId": "s1",
+        "cwd": "/home/ada/shop",
+        "timestamp": f"2026-03-02T09:{number:02}:00.000Z",
+        "message": {"role": role, "content": content, **({"id": f"msg_{number}"} if role == "assistant" else {})},
+        **fields,
+    }
+
+
+def claude_mem_database(folder: Path) -> Path:
+    """Unpack a database of claude-mem."""
+    file = folder / "claude-mem.db"
+    file.write_bytes(lzma.decompress(CLAUDE_MEM.read_bytes()))
+    return file

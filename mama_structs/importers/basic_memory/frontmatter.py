@@ -8,12 +8,10 @@ looked up without expansion, and tags are ignored. Scalars remain texts, exactly
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.importers.shared.safe_files import import_error
 
 MAX_FRONTMATTER_CHARS: Final = 2**14
 """The largest frontmatter block. PyYAML parses about 10 kB in 0.1 s."""
@@ -21,7 +19,8 @@ MAX_EVENTS: Final = 2_000
 MAX_ALIASES: Final = 50
 """PyYAML writes an alias for a date that two fields share. A YAML bomb needs many more aliases."""
 MAX_DEPTH: Final = 50
-_HINT: Final = "shorten the frontmatter of the note, or take the note out of the folder"
+NULL_TAG: Final = "tag:yaml.org,2002:null"
+NOT_A_MAPPING: Final = "it is no YAML mapping"
 
 FieldValue = str | list[str]
 
@@ -44,36 +43,29 @@ def check_installed() -> None:
     _yaml()
 
 
-def read_fields(frontmatter: str, path: Path) -> dict[str, FieldValue] | None:
+def read_fields(frontmatter: str) -> dict[str, FieldValue]:
     """
-    Return the fields of a frontmatter block whose values are a scalar or a list of scalars.
-
-    Args:
-        frontmatter: The block, without its fences.
-        path: The note, for the error message.
-
-    Returns:
-        The fields; None if the block is not valid YAML. Fields with other values are left out.
+    Return the fields of a frontmatter block whose values are a scalar, except null, or a list of scalars.
 
     Raises:
-        MigrationError: The block exceeds a limit.
+        ValueError: The block is neither a YAML mapping nor empty, or exceeds a limit.
 
     """
     if len(frontmatter) > MAX_FRONTMATTER_CHARS:
-        what = f"must have a frontmatter of at most {MAX_FRONTMATTER_CHARS:,} characters, got {len(frontmatter):,}"
-        raise import_error(path, what, _HINT)
+        raise ValueError(f"it has more than {MAX_FRONTMATTER_CHARS:,} characters")
     yaml = _yaml()
     builder = FieldCollector(yaml)
     try:
         # Use the pure Python loader, because libyaml recurses in C and deep nesting could crash the process.
         for count, event in enumerate(yaml.parse(frontmatter, Loader=yaml.SafeLoader)):
             if count >= MAX_EVENTS or builder.aliases > MAX_ALIASES or len(builder.open) > MAX_DEPTH:
-                limits = f"{MAX_EVENTS:,} YAML nodes and {MAX_ALIASES} aliases, nested at most {MAX_DEPTH} deep"
-                raise import_error(path, f"must have a frontmatter of at most {limits}", _HINT)
+                limits = f"{MAX_EVENTS:,} YAML nodes, {MAX_ALIASES} aliases or {MAX_DEPTH} levels"
+                raise ValueError(f"it has more than {limits}")
             builder.take(event)
-    except (yaml.YAMLError, RecursionError, ValueError):
-        # PyYAML passes an escaped code point to chr(), which raises ValueError beyond the Unicode range.
-        return None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(NOT_A_MAPPING) from error
+    if not builder.is_mapping:
+        raise ValueError(NOT_A_MAPPING)
     return builder.fields
 
 
@@ -82,25 +74,33 @@ class FieldCollector:
 
     def __init__(self, yaml: ModuleType) -> None:
         self._yaml = yaml
+        self._resolver = yaml.resolver.Resolver()
         self.fields: dict[str, FieldValue] = {}
+        # False if the block is a scalar or a list, for example text between two horizontal rules.
+        self.is_mapping: bool = True
         # Stack of open collections. Each entry has the scalars of a list (None for a mapping) and the YAML anchor.
         self.open: list[tuple[list[str] | None, str | None]] = []
         self.aliases: int = 0
         self._key: str | None = None
         self._is_value = False
-        self._anchors: dict[str, FieldValue] = {}
+        self._anchors: dict[str, FieldValue | None] = {}
 
     def take(self, event: Any) -> None:
         """Process the next parse event."""
         yaml = self._yaml
         if isinstance(event, yaml.ScalarEvent):
+            is_null = (
+                event.implicit[0] and self._resolver.resolve(yaml.ScalarNode, event.value, (True, False)) == NULL_TAG
+            )
+            value = None if is_null else event.value
             if event.anchor is not None:
-                self._anchors[event.anchor] = event.value
-            self._add(event.value)
+                self._anchors[event.anchor] = value
+            self._add(value)
         elif isinstance(event, yaml.AliasEvent):
             self.aliases += 1
             self._add(self._anchors.get(event.anchor))
         elif isinstance(event, yaml.SequenceStartEvent | yaml.MappingStartEvent):
+            self.is_mapping = self.is_mapping and (bool(self.open) or isinstance(event, yaml.MappingStartEvent))
             self.open.append(([] if isinstance(event, yaml.SequenceStartEvent) else None, event.anchor))
         elif isinstance(event, yaml.SequenceEndEvent | yaml.MappingEndEvent):
             items, anchor = self.open.pop()
@@ -110,7 +110,8 @@ class FieldCollector:
                 self._add(items)
 
     def _add(self, value: FieldValue | None) -> None:
-        """Add a value to the innermost open collection. An unsupported value is passed as None."""
+        """Add a value to the innermost open collection. A null or unsupported value is passed as None."""
+        self.is_mapping = self.is_mapping and (bool(self.open) or value is None)
         items = self.open[-1][0] if self.open else None
         if items is not None and isinstance(value, str):
             items.append(value)
@@ -120,4 +121,7 @@ class FieldCollector:
             self._key = value if isinstance(value, str) else None
         elif self._key is not None and value is not None:
             self.fields[self._key] = list(value) if isinstance(value, list) else value
+        elif self._key is not None:
+            # The last of several values for a key is current.
+            self.fields.pop(self._key, None)
         self._is_value = not self._is_value

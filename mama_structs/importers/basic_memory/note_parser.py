@@ -1,4 +1,9 @@
-"""Parser of basic-memory notes: frontmatter block, observations and relations."""
+"""
+Parser of basic-memory notes: frontmatter block, observations and relations.
+
+It reads the same observations and relations as basic-memory 0.24, except for links in HTML blocks. An observation keeps
+the text of all its lines, and its context in parentheses.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +11,48 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 _MAX_TAGS: Final = 100
 LINK_RELATION: Final = "links_to"
-FRONTMATTER_FENCE: Final = re.compile(r"^---[ \t]*$")
-LIST_ITEM: Final = re.compile(r"^[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]+(\S.*)$")
+FRONTMATTER: Final = re.compile(r"(?:[ \t]*\n)*---[ \t]*\n")
+FRONTMATTER_END: Final = re.compile(r"^---[ \t]*$\n?", re.MULTILINE)
+QUOTE_MARKS: Final = re.compile(r"^(?: {0,3}> ?)+")
+LIST_ITEM: Final = re.compile(r"^[ \t]*(?:[-*+]|(\d{1,9})[.)])[ \t]+(\S.*)$")
+HEADING: Final = re.compile(r"^ {0,3}#{1,6}(?=[ \t]|$)")
+RULE: Final = re.compile(r"^ {0,3}(?:(?:\*[ \t]*){3,}|(?:_[ \t]*){3,}|(?:-[ \t]*)+|=+[ \t]*)$")
+INDENTED_CODE: Final = re.compile(r"^(?: {4}| {0,3}\t)")
 CODE_FENCE: Final = re.compile(r"^[ \t>]*(`{3,}|~{3,})")
 BACKTICK_RUN: Final = re.compile("`+")
-_CATEGORY: Final = re.compile(r"^\[([^\[\]()]+)\][ \t]+(.+)$")
+TASK_MARKS: Final = ("[ ]", "[x]", "[-]")
+_ONLY_LINK: Final = re.compile(r"^\[[^\[\]]*\]\([^()]*\)$|^\[\[[^\[\]]*\]\]$")
+_CATEGORY: Final = re.compile(r"^\[([^\[\]()]*)\][ \t]+(.+)$")
 # Matches a timestamp of a transcript, such as `[01:23]`, which looks like a category.
 TIMESTAMP: Final = re.compile(r"^\d{1,3}:\d{2}(?::\d{2})?(?:[.,]\d{1,3})?(?:\s+-\s+\d{1,3}:\d{2}.*)?$")
-_TAG: Final = re.compile(r"(?:^|(?<=\s))#([^\s#]+)")
-_RELATION: Final = re.compile(
-    r"""^(?:"([^"\[]+)"|'([^'\[]+)'|([^\s\[]+))[ \t]*\[\[([^\[\]]+)\]\][ \t]*(?:\(([^()]*)\))?$"""
-)
+_TAG: Final = re.compile(r"(?:^|(?<=\s))#(\S+)")
+# A list item that ends with this directive has no relationship; its links are plain links.
+_LINKS_DIRECTIVE: Final = re.compile(r"(?<!\s)\s+#bm:links_to\s*$")
+_CONTEXT: Final = re.compile(r"\(([^()]*)\)$")
+_RELATION: Final = re.compile(r"""^(?:"([^"\[]+)"|'([^'\[]+)'|([^\s\[]+))[ \t]*\[\[([^\[\]]+)\]\][ \t]*(\(.*\))?$""")
 WIKI_LINK: Final = re.compile(r"(?<!\\)\[\[([^\[\]]+)\]\]")
-_FILE_LINK: Final = re.compile(r"(?<!!)\[[^\[\]]*\]\(<?([^()\[\]<>\s#]+?\.md)(?:#[^()\[\]]*)?>?\)", re.IGNORECASE)
+_FILE_LINK: Final = re.compile(r"""(?<![!\\])\[[^\[\]]*\]\((?:<([^<>]*)>|([^()\[\]<>\s]+))(?:[ \t]+"[^"]*")?\)""")
+
+
+class Block(NamedTuple):
+    """The text of a paragraph, a heading or a list item."""
+
+    text: str
+    is_listed: bool
+    is_quoted: bool
 
 
 class Observation(NamedTuple):
-    """An observation in a note: its category, text and tags."""
+    """An observation in a note: its category, text and tags, and the context in parentheses at the end of its text."""
 
     category: str | None
     content: str
     tags: tuple[str, ...]
+    context: str | None = None
 
 
 class Relation(NamedTuple):
@@ -42,12 +65,9 @@ class Relation(NamedTuple):
 
 def split_frontmatter(text: str) -> tuple[str | None, str]:
     """Split a note into frontmatter and body. The frontmatter is None if it is missing or unterminated."""
-    lines = text.lstrip("\n").split("\n")
-    if FRONTMATTER_FENCE.match(lines[0]):
-        for number, line in enumerate(lines[1:], start=1):
-            if FRONTMATTER_FENCE.match(line):
-                return "\n".join(lines[1:number]), "\n".join(lines[number + 1 :])
-    return None, text
+    start = FRONTMATTER.match(text)
+    end = start and FRONTMATTER_END.search(text, start.end())
+    return (text[start.end() : end.start()], text[end.end() :]) if start and end else (None, text)
 
 
 def parse_tags(value: str | list[str] | None) -> tuple[str, ...]:
@@ -57,46 +77,61 @@ def parse_tags(value: str | list[str] | None) -> tuple[str, ...]:
 
 
 def find_observations(body: str) -> list[Observation]:
-    """Return the deduplicated observations of a note: its list items that have a category or a tag."""
-    found: dict[Observation, None] = {}
-    for item, is_listed in _iter_lines(body):
-        if not is_listed:
-            continue
-        match = _CATEGORY.match(item)
-        category = match[1].strip() if match else None
-        if category is not None and (TIMESTAMP.match(category) or _is_checkbox(category)):
-            category = None
-        if category is None and match and _is_checkbox(match[1].strip()):
-            continue
-        content = match[2].strip() if match and category is not None else item
-        tags = tuple(dict.fromkeys(_TAG.findall(content)))[:_MAX_TAGS]
-        if category or tags:
-            found[Observation(category, content, tags)] = None
-    return list(found)
+    """Return the observations of a note: the paragraphs and list items with a category or a tag."""
+    return [
+        observation
+        for block in _iter_blocks(body)
+        if not block.is_quoted and (observation := _parse_observation(block.text)) is not None
+    ]
+
+
+def _parse_observation(text: str) -> Observation | None:
+    content = _LINKS_DIRECTIVE.sub("", text)
+    if content.startswith(TASK_MARKS) or _ONLY_LINK.match(content):
+        return None
+    category = None
+    match = _CATEGORY.match(content)
+    if match and not TIMESTAMP.match(match[1].strip()) and not _is_checkbox(match[1].strip()):
+        category, content = match[1].strip() or None, match[2].strip()
+    context = _CONTEXT.search(content)
+    words = _TAG.findall(content[: context.start()] if context else content)
+    tags = tuple(dict.fromkeys(tag for word in words for tag in word.split("#") if tag))[:_MAX_TAGS]
+    if category is None and not tags:
+        return None
+    return Observation(category, content, tags, (context[1].strip() or None) if context else None)
 
 
 def _is_checkbox(category: str) -> bool:
     """Return True if the text in brackets marks a task checkbox, as ``x`` does, and is not a category."""
-    return category == "" or (len(category) == 1 and (category in "xX" or not category.isalnum()))
+    return len(category) == 1 and (category in "xX" or not category.isalnum())
 
 
 def find_relations(body: str) -> list[Relation]:
-    """Return the deduplicated relations of a note. Links to other notes count as relations, too."""
+    """Return the deduplicated relations of a note. Links to other notes and files count as relations, too."""
     found: dict[Relation, None] = {}
-    for line, is_listed in _iter_lines(body):
+    for block in _iter_blocks(body):
         # Links inside code are examples, not relations.
-        plain = _remove_code_spans(line)
-        told = _RELATION.match(plain) if is_listed else None
-        if told:
+        plain = _remove_code_spans(block.text)
+        told = _RELATION.match(plain) if block.is_listed and not _LINKS_DIRECTIVE.search(plain) else None
+        if told and _is_one_group(told[5] or "()"):
             word = next(filter(None, told.group(1, 2, 3)))
-            found[Relation(word.strip(), _link_target(told[4]), (told[5] or "").strip() or None)] = None
+            found[Relation(word.strip(), _link_target(told[4]), (told[5] or "")[1:-1].strip() or None)] = None
             continue
         for target in WIKI_LINK.findall(plain):
             found[Relation(LINK_RELATION, _link_target(target))] = None
-        for target in _FILE_LINK.findall(plain):
-            if "://" not in target:
-                found[Relation(LINK_RELATION, f"./{target}" if not target.startswith((".", "/")) else target)] = None
-    return [relation for relation in found if relation.target]
+        for quoted, other in _FILE_LINK.findall(plain):
+            found[Relation(LINK_RELATION, _file_target(quoted or other))] = None
+    return [relation for relation in found if relation.word and relation.target]
+
+
+def _is_one_group(text: str) -> bool:
+    """Return True if the first parenthesis of a text is closed by the last one."""
+    depth = 0
+    for position, sign in enumerate(text, start=1):
+        depth += (sign == "(") - (sign == ")")
+        if depth == 0:
+            return position == len(text)
+    return False
 
 
 def _link_target(text: str) -> str:
@@ -104,40 +139,56 @@ def _link_target(text: str) -> str:
     return text.split("|", maxsplit=1)[0].strip().removeprefix("memory://").replace("::", "/")
 
 
+def _file_target(address: str) -> str:
+    """Return the relative path in a Markdown link; an empty text for a URL, a fragment or a folder."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return ""
+    path = unquote(parts.path)
+    if parts.scheme or parts.netloc or "\\" in path or path.endswith("/"):
+        return ""
+    return f"./{path}" if path and not path.startswith(("./", "../", "/")) else path
+
+
+def _iter_blocks(body: str) -> Iterator[Block]:
+    """Yield the paragraphs, headings and list items outside of code blocks, each joined to one line."""
+    lines: list[str] = []
+    is_listed = is_list_open = is_quoted = False
+    for line, has_quote_mark in _iter_lines(body):
+        item, heading, is_indented = LIST_ITEM.match(line), HEADING.match(line), INDENTED_CODE.match(line) is not None
+        is_gap = not line.strip() or bool(RULE.match(line))
+        if lines and not is_listed and item and (is_indented or item[1] not in {None, "1"}):
+            # Such a list item cannot interrupt a paragraph.
+            item = None
+        if lines and (item or heading or is_gap or (has_quote_mark and not is_quoted)):
+            yield Block(" ".join(lines), is_listed, is_quoted)
+            lines = []
+        if is_gap:
+            # After an empty line, a list continues with an indented line.
+            is_list_open = is_list_open and not line.strip() and (has_quote_mark or not is_quoted)
+        elif lines or not is_indented or is_list_open:
+            if not lines:
+                is_quoted, is_list_open = has_quote_mark, bool(item) or (is_list_open and line[0] in " \t")
+                is_listed = is_list_open
+            lines.append((item[2] if item else line[heading.end() :] if heading else line).strip())
+            if heading:
+                yield Block(lines.pop(), is_listed, is_quoted)
+
+
 def _iter_lines(body: str) -> Iterator[tuple[str, bool]]:
-    """
-    Yield each line outside of code blocks, and True if it is a list item.
-
-    A list item is yielded together with its continuation lines, as one line.
-    """
+    """Yield each line without quotation marks, and True if it has them. Fenced code becomes empty lines."""
     fence = None
-    item: list[str] = []
     for line in body.split("\n"):
+        quote = QUOTE_MARKS.match(line)
         mark = CODE_FENCE.match(line)
-        if fence is not None or mark:
-            if mark and fence is None:
-                fence = mark[1]
-            elif mark and fence is not None and mark[1].startswith(fence) and not line.strip(" \t>`~"):
-                fence = None
-            yield from _join_item(item)
-            continue
-        start = LIST_ITEM.match(line)
-        if start:
-            yield from _join_item(item)
-            item.append(start[1].strip())
-        elif item and line.strip() and line.startswith((" ", "\t")):
-            item.append(line.strip())
-        else:
-            yield from _join_item(item)
-            if line.strip():
-                yield line.strip(), False
-    yield from _join_item(item)
-
-
-def _join_item(item: list[str]) -> Iterator[tuple[str, bool]]:
-    if item:
-        yield " ".join(item), True
-        item.clear()
+        is_code = bool(mark or fence)
+        if mark and fence is None:
+            fence = mark[1]
+        elif mark and fence and mark[1].startswith(fence) and not line.strip(" \t>`~"):
+            fence = None
+        yield "" if is_code else line[quote.end() :] if quote else line, quote is not None
+    yield "", False
 
 
 def _remove_code_spans(line: str) -> str:

@@ -8,11 +8,12 @@ An observation becomes an insight that is linked to its note. A relation or ``[[
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +36,7 @@ from mama_structs.importers.shared.import_model import (
     to_relationship,
     to_topic,
 )
+from mama_structs.importers.shared.json_values import repair_json
 from mama_structs.importers.shared.safe_files import (
     MAX_FOLDER_BYTES,
     MAX_NOTE_BYTES,
@@ -117,7 +119,8 @@ def read(path: Path) -> ImportedData:
         for relation in find_relations(note.body):
             target = index.find(relation.target, note.path)
             if target == note.path:
-                # A memory cannot be linked to itself.
+                name = f"{key} {relation.word} {key}"
+                outside.skip(RELATIONS, name, "refused", "it links a note to itself")
                 continue
             outside.found[RELATIONS] += 1
             word, whole = to_relationship(relation.word)
@@ -148,14 +151,19 @@ def _parse_note(file: Path, name: str, data: bytes, outside: ImportedData) -> No
     except UnicodeDecodeError:
         text = data.decode("utf-8-sig", "replace")
         outside.add_odd(NOTES, name, "not_utf8", "it has bytes that are not UTF-8: they are shown as U+FFFD")
-    text = normalize("NFC", text.replace("\r\n", "\n"))
+    # basic-memory removes NULs, too.
+    text = normalize("NFC", text.replace("\0", "").replace("\r\n", "\n").replace("\r", "\n"))
     front, body = split_frontmatter(text)
-    fields = read_fields(front or "", file)
-    if fields is None:
-        outside.add_odd(NOTES, name, "no_yaml", "its frontmatter is not valid YAML: its fields are not read")
-        fields = {}
+    try:
+        # YAML can escape lone surrogates.
+        fields, problem = repair_json(read_fields(front or ""))
+    except ValueError as error:
+        outside.add_odd(NOTES, name, "no_yaml", f"the block at its start is part of its text: {error}")
+        fields, problem, front, body = {}, None, None, text
+    if problem is not None:
+        outside.add_odd(NOTES, name, "no_json", problem)
     created = _field_text(fields.get("created"))
-    said = None if created is None else read_time(created).at
+    said = None if created is None else _parse_time(created)
     if created is not None and said is None:
         outside.add_odd(NOTES, name, "no_time", "when it was created is no time: it has that of its file")
     return Note(
@@ -168,6 +176,13 @@ def _parse_note(file: Path, name: str, data: bytes, outside: ImportedData) -> No
         body=body.strip("\n"),
         at=said or from_milliseconds(max(changed, 0)),
     )
+
+
+def _parse_time(text: str) -> datetime | None:
+    """Return a time in UTC. As in basic-memory, a time without a zone is local."""
+    with contextlib.suppress(ValueError, OverflowError):
+        text = datetime.fromisoformat(text).astimezone(UTC).isoformat()
+    return read_time(text).at
 
 
 def _field_text(value: str | list[str] | None) -> str | None:
@@ -216,7 +231,7 @@ def _observation_memory(note: Note, observation: Observation, key: str) -> Impor
             "source": SOURCE,
             "created_at": note.at,
         },
-        extra={KIND: {"permalink": note.permalink, "path": note.path}},
+        extra={KIND: {"permalink": note.permalink, "path": note.path, "context": observation.context}},
     )
 
 
@@ -230,10 +245,16 @@ class NoteIndex:
     def from_notes(cls, notes: list[Note]) -> NoteIndex:
         """Build the index. For each name, the paths are sorted by depth, then by path."""
         paths: defaultdict[str, list[str]] = defaultdict(list)
-        for note in sorted(notes, key=lambda one: (one.path.count("/"), one.path)):
+        ordered = sorted(notes, key=lambda one: (one.path.count("/"), one.path))
+        for note in ordered:
             names = (note.permalink or "", note.title, note.path, Path(note.path).stem)
             for name in dict.fromkeys(map(_normalize_name, filter(None, names))):
                 paths[name].append(note.path)
+        for note in ordered:
+            # A permalink begins with the project. Without it, it is the path of a note before it was moved.
+            _, _, name = (note.permalink or "").partition("/")
+            if name:
+                paths[_normalize_name(name)].append(note.path)
         return cls(paths)
 
     def find(self, target: str, path: str) -> str | None:

@@ -20,9 +20,10 @@ import attrs
 
 from mama_structs.errors import InvalidArgument
 from mama_structs.importers.shared.import_model import ImportedData, ImportedRecord
+from mama_structs.importers.shared.json_values import read_json, repair_json
 from mama_structs.importers.shared.safe_files import import_error
 from mama_structs.importers.shared.sqlite_copy import SqliteCopy, open_copy
-from mama_structs.importers.shared.value_readers import ForeignRow, read_json, read_text, read_time
+from mama_structs.importers.shared.value_readers import ForeignRow, read_text, read_time
 
 KIND: Final = "langgraph"
 STORE_LABELS: Final = ("langgraph", "store")
@@ -145,10 +146,18 @@ class _ItemCollector(ImportedData):
         minutes: float | None = None,
         paths: tuple[str, ...] = WHOLE_VALUE_PATHS,
     ) -> None:
-        """Add an item. If its value is not a mapping, it is skipped and reported."""
+        """Add an item. If its value is not a mapping of JSON data, it is skipped and reported."""
+        name = "/".join((*namespace, key))
         if not isinstance(value, Mapping):
-            self.skip(ITEMS, "/".join((*namespace, key)), "no_mapping", "its value is no mapping")
+            self.skip(ITEMS, name, "no_mapping", "its value is no mapping")
             return
+        try:
+            value, problem = repair_json(dict(value))
+        except (TypeError, ValueError) as error:
+            self.skip(ITEMS, name, "no_json", f"its value is no JSON: {type(error).__name__}")
+            return
+        if problem is not None:
+            self.add_odd(ITEMS, name, "no_json", problem)
         self.found[ITEMS] += 1
         self.records.append(
             ImportedRecord(
@@ -156,7 +165,7 @@ class _ItemCollector(ImportedData):
                 labels=(*STORE_LABELS, *namespace),
                 key=key,
                 # Each read extends the expiry by the TTL, so the adapter stores the TTL (in minutes) with the value.
-                value=dict(value) if minutes is None else [dict(value), minutes],
+                value=value if minutes is None else [value, minutes],
                 text=tuple(text for path in paths for text in _texts_at(value, path) if text.strip()) or None,
                 created_at=created,
                 expires_at=ends,

@@ -25,10 +25,10 @@ from mama_structs.importers.mama_v1.old_database import (
     SkippedTable,
     V1Database,
 )
+from mama_structs.importers.shared.json_values import read_json, repair_json
 from mama_structs.importers.shared.value_readers import (
     ForeignRow,
     TimeResult,
-    read_json,
     read_text,
     read_time,
     to_jsonable_value,
@@ -280,10 +280,12 @@ class RowReader:
         if text is None or not text.strip():
             return None
         try:
-            return read_json(text)
-        except ValueError:
+            value, problem = repair_json(read_json(text))
+        except ValueError as error:
+            value, problem = None, str(error)
+        if problem is not None:
             self.report_problem("bad_json", f"{column} is no JSON: the text is kept in metadata.extra", column)
-            return None
+        return value
 
     def time(self, column: str) -> TimeResult:
         """Return a column's time. If its format is unusual or invalid, preserve the original value in `extra`."""

@@ -10,10 +10,9 @@ import attrs
 
 from mama_structs._internal.jsonable import JsonMixin
 from mama_structs._internal.validation import to_printable
-from mama_structs.importers.shared.import_report import count_table, format_warnings
+from mama_structs.importers.shared.import_report import MAX_ID_CHARS, count_table, format_warnings
 
 MAX_SHOWN_IDS: Final = 3
-MAX_ID_CHARS: Final = 100
 
 
 @attrs.frozen(kw_only=True)

@@ -1,7 +1,9 @@
 """
 Reader of the knowledge graph of MCP's memory server, a JSON Lines file.
 
-The server is ``@modelcontextprotocol/server-memory``.
+The server is ``@modelcontextprotocol/server-memory``. Its tool ``read_graph`` answers with the graph in one object, and
+other servers with its format write items without ``type``. Both are read, too.
+
 An entity becomes a context whose topic is the entity's name. An observation becomes a context with the same topic, and
 a relation becomes a link.
 """
@@ -22,8 +24,8 @@ from mama_structs.importers.shared.import_model import (
     to_relationship,
     to_topic,
 )
-from mama_structs.importers.shared.safe_files import MAX_FILE_BYTES, import_error, read_bytes
-from mama_structs.importers.shared.value_readers import read_json
+from mama_structs.importers.shared.json_values import iter_json_values, read_json_file, repair_json
+from mama_structs.importers.shared.safe_files import import_error
 
 KIND: Final = "mcp-memory"
 SOURCE: Final = "mcp-memory"
@@ -39,6 +41,13 @@ KNOWN_FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "entity": frozenset({"type", "name", "entityType", "observations"}),
     "relation": frozenset({"type", "from", "to", "relationType"}),
 }
+TYPE_FIELDS: Final[Mapping[str, str]] = {"entity": "entityType", "relation": "relationType"}
+# The fields by which an item without a known type is recognized.
+FIELDS_BY_KIND: Final[tuple[tuple[str, tuple[frozenset[str], ...]], ...]] = (
+    ("relation", (frozenset({"from", "to"}),)),
+    ("entity", (frozenset({"name", "entityType"}), frozenset({"name", "observations"}))),
+    ("graph", (frozenset({"entities"}), frozenset({"relations"}))),
+)
 
 
 def read(path: Path) -> ImportedData:
@@ -51,10 +60,12 @@ def read(path: Path) -> ImportedData:
 
     """
     graph = _GraphCollector(KIND, path, (ENTITIES, OBSERVATIONS, RELATIONS))
-    lines = read_bytes(path, "the file of MCP's memory server", limit=MAX_FILE_BYTES).split(b"\n")
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            graph.take(number, line)
+    try:
+        text = read_json_file(path, "the file of MCP's memory server")
+    except ValueError as error:
+        raise import_error(path, "is no file of MCP's memory server: it is not UTF-8", LOCATION_HINT) from error
+    for line, item in iter_json_values(text):
+        graph.take(item, f"line {line}")
     if graph.found[OTHER_LINES] and not graph.found[ENTITIES] and not graph.found[RELATIONS]:
         raise import_error(path, "is no file of MCP's memory server: no line is an entity or a relation", LOCATION_HINT)
     return graph
@@ -62,26 +73,34 @@ def read(path: Path) -> ImportedData:
 
 @attrs.define
 class _GraphCollector(ImportedData):
-    """Collects the memories and links of the graph, line by line."""
+    """Collects the memories and links of the graph."""
 
     names: set[str] = attrs.field(init=False, factory=set)
 
-    def take(self, number: int, line: bytes) -> None:
-        """Parse one line, and add its entity or relation. A line with neither is reported."""
-        place = f"line {number}"
-        try:
-            item = read_json(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-        except ValueError:
-            item = None
-        fields = KNOWN_FIELDS.get(str(item.get("type"))) if isinstance(item, Mapping) else None
-        if fields is None:
-            self.skip(OTHER_LINES, place, "no_item", "it is neither an entity nor a relation")
+    def take(self, item: Any, place: str) -> None:
+        """Add an entity, a relation, or a list or graph of them. Another value is reported."""
+        if isinstance(item, list):
+            for number, one in enumerate(item, start=1):
+                self.take(one, f"{place}, item {number}")
             return
-        extra = {name: value for name, value in item.items() if name not in fields}
-        if item["type"] == "entity":
-            self._add_entity(item, extra, place)
+        kind = _find_kind(item) if isinstance(item, Mapping) else None
+        if kind == "graph":
+            for name, value in item.items():
+                self.take(value, f"{place}, {name}")
+        elif kind is None:
+            self.skip(OTHER_LINES, place, "no_item", "it is neither an entity nor a relation")
         else:
-            self._add_relation(item, extra, place)
+            item, problem = repair_json(item)
+            if item.get("type", kind) != kind:
+                # Some servers write the entity type or the relation's word as `type`.
+                item = {TYPE_FIELDS[kind]: item["type"], **item}
+            if problem is not None:
+                self.add_odd(ENTITIES if kind == "entity" else RELATIONS, place, "no_json", problem)
+            extra = {name: value for name, value in item.items() if name not in KNOWN_FIELDS[kind]}
+            if kind == "entity":
+                self._add_entity(item, extra, place)
+            else:
+                self._add_relation(item, extra, place)
 
     def _add_entity(self, item: Mapping[str, Any], extra: Mapping[str, Any], place: str) -> None:
         name, kind, told = item.get("name"), item.get("entityType"), item.get("observations")
@@ -100,7 +119,7 @@ class _GraphCollector(ImportedData):
             own = {"name": name, "entityType": kind, **extra}
             self._add_memory(ENTITIES, name, record, name, own)
         else:
-            self.add_odd(ENTITIES, name, "same_name", "left out but for its observations: another one has its name")
+            self.leave_out(ENTITIES, name, "same_name", "another one has its name; its observations are not left out")
         self.names.add(name)
         for position, text in enumerate(self._iter_observations(told, name)):
             if not isinstance(text, str) or not text.strip():
@@ -140,3 +159,11 @@ class _GraphCollector(ImportedData):
         self.links.append(
             ImportedLink(what=RELATIONS, from_key=from_name, to_key=to_name, relationship=word, reason=whole)
         )
+
+
+def _find_kind(item: Mapping[str, Any]) -> str | None:
+    """Return the kind of an item: its type, or, if that is missing or unknown, the kind that has its fields."""
+    kind = item.get("type")
+    if isinstance(kind, str) and kind in KNOWN_FIELDS:
+        return kind
+    return next((kind for kind, fields in FIELDS_BY_KIND if any(one <= item.keys() for one in fields)), None)

@@ -8,6 +8,7 @@ switches to that adapter therefore finds them. Since the records have texts, sea
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -20,9 +21,10 @@ import attrs
 from mama_structs.errors import InvalidArgument
 from mama_structs.importers.mem0.safe_pickle import PickledObject, read_pickle, to_jsonable_data
 from mama_structs.importers.shared.import_model import ImportedData, ImportedRecord
-from mama_structs.importers.shared.safe_files import MAX_FILE_BYTES, import_error, list_files, read_bytes, read_start
+from mama_structs.importers.shared.json_values import read_json, read_json_file, repair_json
+from mama_structs.importers.shared.safe_files import import_error, list_files, read_start
 from mama_structs.importers.shared.sqlite_copy import SQLITE_MAGIC, SqliteCopy, open_copy
-from mama_structs.importers.shared.value_readers import ForeignRow, read_json, read_time, to_jsonable_value
+from mama_structs.importers.shared.value_readers import ForeignRow, read_time, to_jsonable_value
 
 KIND: Final = "mem0"
 MEMORY_LABELS: Final = ("mem0", "memories")
@@ -35,11 +37,14 @@ MEMORIES_OF_OTHERS: Final = "memories of others"
 _ENTITIES: Final = "entities"
 _MESSAGES: Final = "messages"
 OTHER_POINTS: Final = "other points"
+_GRAPH_RELATIONS: Final = "graph relations"
 _FILES: Final = "files"
 POINTS_FILE: Final = "storage.sqlite"
 _HISTORY_FILE: Final = "history.db"
 MAX_FOLDER_DEPTH: Final = 3
 NON_PAYLOAD_FIELDS: Final = frozenset({"id", "memory", "metadata", "score", "score_details"})
+NUMBER: Final = re.compile(r"\s*\d+(?:\.\d*)?\s*")
+PAYLOAD_TIMES: Final = ("created_at", "updated_at")
 # mem0 derives these fields from the text, so they are not imported.
 DERIVED_FIELDS: Final = frozenset({"text_lemmatized"})
 EVENT_COLUMNS: Final = (
@@ -59,6 +64,7 @@ SKIP_REASONS: Final[Mapping[str, tuple[str, str]]] = {
     _MESSAGES: ("no_memory", "the last messages, which mem0 keeps for its model, are no memories"),
     DELETED_MEMORIES: ("deleted", "it was deleted in mem0, and only its history is there"),
     OTHER_POINTS: ("no_memory", "mem0's own, and no memory"),
+    _GRAPH_RELATIONS: ("derived", "mem0 derived them from its memories"),
 }
 LOCATION_HINT: Final = (
     "mem0 keeps its memories in Qdrant's folder (/tmp/qdrant unless told otherwise), and their history in "
@@ -119,7 +125,7 @@ def _find_files(path: Path, found: ImportedData) -> list[Path]:
             files.append(file)
         elif file.name in names or (problem is not None and file.is_dir() and not file.is_symlink()):
             name = file.relative_to(path).as_posix()
-            found.add_odd(_FILES, name, "not_read", f"left out: {problem}")
+            found.skip(_FILES, name, "not_read", problem or "it cannot be read")
     if not files:
         raise InvalidArgument(f"{str(path)!r:.200} has nothing of mem0 in it", hint=LOCATION_HINT)
     return sorted(files, key=lambda file: (names.index(file.name), len(file.parts), file))
@@ -131,6 +137,8 @@ class _Mem0Collector(ImportedData):
 
     user: str | None
     payloads: dict[str, dict[str, Any]] = attrs.field(init=False, factory=dict)
+    # The ids of all points, including skipped points.
+    ids: set[str] = attrs.field(init=False, factory=set)
     # The events of each memory, oldest first. `has_points` is True if a file with the memories themselves was read.
     events: defaultdict[str, list[dict[str, Any]]] = attrs.field(init=False, factory=lambda: defaultdict(list))
     has_points: bool = attrs.field(init=False, default=False)
@@ -158,7 +166,7 @@ class _Mem0Collector(ImportedData):
             self._skip_items(what, f"collection {collection}", database.rows("points"))
             return
         self.has_points = True
-        # If a point has several rows, the last one is current.
+        # If a point has several rows of one time, the last one is current.
         for row in database.rows("points", newest_first=True):
             self._add_point(row, f"{collection} row {row.number}")
 
@@ -175,18 +183,20 @@ class _Mem0Collector(ImportedData):
         except (TypeError, ValueError) as error:
             self.skip(MEMORIES, place, "no_point", str(error))
             return
-        if key not in self.payloads:
-            self._take(key, payload if isinstance(payload, dict) else {})
+        self._take(key, payload if isinstance(payload, dict) else {})
 
     def add_json(self, file: Path) -> None:
         """Add the memories of a ``get_all`` result."""
         try:
-            given = read_json(read_bytes(file, "a file of mem0", limit=MAX_FILE_BYTES).decode("utf-8-sig"))
+            given = read_json(read_json_file(file, "a file of mem0"))
         except ValueError as error:
             raise import_error(file, "is neither a database of mem0 nor JSON", LOCATION_HINT) from error
         items = given.get("results") if isinstance(given, Mapping) else given
         if not isinstance(items, list):
             raise import_error(file, "is JSON, and not what get_all() gives", LOCATION_HINT)
+        relations = given.get("relations") if isinstance(given, Mapping) else None
+        if relations and isinstance(relations, list):
+            self.skip(_GRAPH_RELATIONS, "relations", *SKIP_REASONS[_GRAPH_RELATIONS], count=len(relations))
         self.has_points = True
         for number, item in enumerate(items, start=1):
             place = f"result {number}"
@@ -201,7 +211,9 @@ class _Mem0Collector(ImportedData):
             )
 
     def _take(self, key: str, payload: dict[str, Any]) -> None:
-        """Add a memory, given its id and payload, unless it belongs to another user."""
+        """Add a memory, given its id and payload, unless it belongs to another user, or a newer one has its id."""
+        (key, payload), problem = repair_json([key, payload])
+        self.ids.add(key)
         if self.user is not None and payload.setdefault("user_id", self.user) != self.user:
             self.found[MEMORIES_OF_OTHERS] += 1
             return
@@ -209,7 +221,19 @@ class _Mem0Collector(ImportedData):
             self.skip(MEMORIES, key, "no_text", "it has no text")
             return
         self.found[MEMORIES] += 1
-        self.payloads[key] = {name: value for name, value in payload.items() if name not in DERIVED_FIELDS}
+        payload = {name: value for name, value in payload.items() if name not in DERIVED_FIELDS}
+        if problem is not None:
+            self.add_odd(MEMORIES, key, "no_json", problem)
+        for name in PAYLOAD_TIMES:
+            payload |= {name: _format_time(payload[name])} if name in payload else {}
+        other = self.payloads.get(key)
+        if other == payload:
+            self.leave_out(MEMORIES, key, "said_twice", "another item is the same")
+            return
+        if other is not None:
+            self.leave_out(MEMORIES, key, "same_id", "another item with its id is newer, or comes first")
+        if other is None or _last_change(payload) > _last_change(other):
+            self.payloads[key] = payload
 
     def _add_history(self, database: SqliteCopy, *, has_messages: bool) -> None:
         for row in database.rows("history"):
@@ -224,18 +248,19 @@ class _Mem0Collector(ImportedData):
         for key, events in self.events.items():
             last = events[-1]
             is_deleted = last["event"] == "DELETE" or last["is_deleted"]
-            if key in self.payloads:
+            if key in self.ids:
                 continue
-            if is_deleted or (self.has_points and self.user is None):
+            if is_deleted or self.has_points:
                 # The collection was read and does not contain this memory, so it was deleted.
                 self.skip(DELETED_MEMORIES, key, *SKIP_REASONS[DELETED_MEMORIES])
-            elif not self.has_points:
+            else:
                 self._take(key, _rebuild_payload(events))
                 if self.user is None:
                     what = "the history names no user: user='...' (--user) says whose it is"
                     self.add_odd(MEMORIES, key, "no_user", what)
-        if self.found[MEMORIES_OF_OTHERS]:
-            self.add_odd(MEMORIES_OF_OTHERS, "all", "other_user", "left out: those of one user alone were asked for")
+        if others := self.found[MEMORIES_OF_OTHERS]:
+            why = "those of one user alone were asked for"
+            self.leave_out(MEMORIES_OF_OTHERS, "all", "other_user", why, count=others)
         for key, payload in self.payloads.items():
             self.records += self._records(key, payload)
 
@@ -243,13 +268,17 @@ class _Mem0Collector(ImportedData):
         ends = read_expiry(payload.get("expiration_date"))
         if ends is None and payload.get("expiration_date") is not None:
             self.add_odd(MEMORIES, key, "no_date", "its expiration date is no date: it does not expire")
+        created = payload.get("created_at")
+        at = read_time(created).at if isinstance(created, str) else None
+        if created is not None and at is None:
+            self.add_odd(MEMORIES, key, "no_time", "when it was created is no time: it has that of the import")
         yield ImportedRecord(
             what=MEMORIES,
             labels=MEMORY_LABELS,
             key=key,
             value=payload,
             text=payload["data"],
-            created_at=read_time(created if isinstance(created := payload.get("created_at"), str) else None).at,
+            created_at=at,
             expires_at=ends,
         )
         if key in self.events:
@@ -261,6 +290,21 @@ class _Mem0Collector(ImportedData):
     def _skip_items(self, what: str, place: str, rows: Iterator[ForeignRow]) -> None:
         if count := sum(1 for _ in rows):
             self.skip(what, place, *SKIP_REASONS[what], count=count)
+
+
+def _format_time(value: Any) -> Any:
+    """Return a time that is a number, or a text of digits, in ISO 8601 as mem0 writes it. Return others unchanged."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number and not (isinstance(value, str) and NUMBER.fullmatch(value)):
+        return value
+    found = read_time(value).at
+    return value if found is None else found.isoformat()
+
+
+def _last_change(payload: Mapping[str, Any]) -> datetime:
+    """Return when a memory was changed last; the earliest time if it is unknown."""
+    texts = (value for name in reversed(PAYLOAD_TIMES) if isinstance(value := payload.get(name), str))
+    return next(filter(None, (read_time(text).at for text in texts)), datetime.min.replace(tzinfo=UTC))
 
 
 def _rebuild_payload(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

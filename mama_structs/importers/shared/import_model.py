@@ -34,6 +34,7 @@ class ItemWarning(JsonMixin):
         id: The item's location: its id or name, a line, or a file.
         kind: The type of problem, such as ``"no_text"``.
         note: How the import handled the item.
+        skipped: The number of items that were left out for this reason; 0 if the item was imported nevertheless.
 
     """
 
@@ -41,6 +42,7 @@ class ItemWarning(JsonMixin):
     id: str
     kind: str
     note: str
+    skipped: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -122,13 +124,17 @@ class ImportedData:
     odd: list[ItemWarning] = attrs.field(init=False, factory=list)
 
     def add_odd(self, what: str, name: str, kind: str, note: str) -> None:
-        """Report an item that is malformed or left out."""
+        """Report an item that is malformed, but imported."""
         self.odd.append(ItemWarning(item=what, id=name, kind=kind, note=note))
+
+    def leave_out(self, what: str, name: str, kind: str, note: str, *, count: int = 1) -> None:
+        """Report in one entry that *count* items, which `found` already counts, are left out."""
+        self.odd.append(ItemWarning(item=what, id=name, kind=kind, note=f"left out: {note}", skipped=count))
 
     def skip(self, what: str, name: str, kind: str, note: str, *, count: int = 1) -> None:
         """Count *count* items that are left out, and report them in one entry."""
         self.found[what] += count
-        self.add_odd(what, name, kind, f"left out: {note}")
+        self.leave_out(what, name, kind, note, count=count)
 
 
 def to_relationship(text: str) -> tuple[str, str | None]:

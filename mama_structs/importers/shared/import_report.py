@@ -13,6 +13,7 @@ from mama_structs.importers.shared.import_model import ItemWarning
 
 MAX_SHOWN_ITEMS: Final = 40
 MAX_LINE_CHARS: Final = 200
+MAX_ID_CHARS: Final = 100
 
 
 @attrs.frozen(kw_only=True)
@@ -36,12 +37,12 @@ class ItemCount(JsonMixin):
     skipped: int = 0
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class ImportReport(JsonMixin):
     """
     The result of an import or of its dry run.
 
-    ``str()`` returns a readable table with some of the warnings; `to_dict` returns everything.
+    ``repr()`` returns the totals in one line, ``str()`` a table with some of the warnings, and `to_dict` everything.
 
     Args:
         kind: The program that wrote the source.
@@ -49,12 +50,12 @@ class ImportReport(JsonMixin):
         namespace: The namespace of the imported memories.
         dry_run: Whether nothing was written.
         items: The result for each type of items.
-        warnings: All malformed or skipped items, with their handling.
+        warnings: All malformed or skipped items, with their handling. Their `ItemWarning.skipped` add up to *skipped*.
         seconds: The duration.
 
     """
 
-    _json_properties = ("added", "existing")
+    _json_properties = ("total", "added", "existing", "skipped")
 
     kind: str
     source: str
@@ -63,6 +64,11 @@ class ImportReport(JsonMixin):
     items: tuple[ItemCount, ...] = ()
     warnings: tuple[ItemWarning, ...] = ()
     seconds: float = 0.0
+
+    @property
+    def total(self) -> int:
+        """The number of items in the source: those added, those that already existed, and those left out."""
+        return sum(one.total for one in self.items)
 
     @property
     def added(self) -> int:
@@ -74,12 +80,28 @@ class ImportReport(JsonMixin):
         """The number of items that already existed."""
         return sum(one.existing for one in self.items)
 
+    @property
+    def skipped(self) -> int:
+        """The number of items that were left out."""
+        return sum(one.skipped for one in self.items)
+
+    @property
+    def _added_label(self) -> str:
+        return "would be added" if self.dry_run else "added"
+
+    def _format_totals(self) -> str:
+        added = f"{self.added:,} of {self.total:,} items {self._added_label}"
+        return f"{added}, {self.existing:,} there already, {self.skipped:,} left out"
+
+    def __repr__(self) -> str:
+        return f"<ImportReport: {to_printable(self.kind)}, {self._format_totals()}>"
+
     def __str__(self) -> str:
-        would = "would be added" if self.dry_run else "added"
-        head = ("", "found", would, "there already", "left out")
+        head = ("", "found", self._added_label, "there already", "left out")
         counts = ((one.item, one.total, one.added, one.existing, one.skipped) for one in self.items)
         lines = [
             f"{to_printable(self.kind)} {to_printable(self.source)} -> namespace {to_printable(self.namespace)}",
+            self._format_totals(),
             "",
             *count_table(head, counts),
             "",
@@ -101,7 +123,11 @@ def count_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]
 
 def format_warnings(warnings: Sequence[attrs.AttrsInstance]) -> list[str]:
     """Return lines for the first warnings. The first four fields of a warning are printed in order."""
-    lines = [to_printable("{} {}: {}: {}".format(*attrs.astuple(one))) for one in warnings[:MAX_SHOWN_ITEMS]]
+    lines = []
+    for item, name, kind, note, *_ in map(attrs.astuple, warnings[:MAX_SHOWN_ITEMS]):
+        # Otherwise a long id would hide the reason.
+        shown = name if len(name) <= MAX_ID_CHARS else f"{name[:MAX_ID_CHARS]}..."
+        lines.append(to_printable(f"{item} {shown}: {kind}: {note}"))
     more = len(warnings) - MAX_SHOWN_ITEMS
     return [
         *(["", f"warnings: {len(warnings):,}"] if warnings else []),

@@ -46,12 +46,10 @@ NOTE_PREFIX: Final = "import/"
 BATCH_SIZE: Final = 64
 # The configured maximum length applies to new memories only, so imported texts may be longer.
 MAX_IMPORTED_CHARS: Final = 2**28
-ID_TAKEN_NOTE: Final = "left out: a memory of that id is there that no import made"
+ID_TAKEN_NOTE: Final = "a memory of that id is there that no import made"
 CHANGED_NOTE: Final = "the source has it otherwise than when it was taken over: what is here is left as it is"
-DELETED_NOTE: Final = (
-    "left out: it was taken over before, and deleted here since; again=True (--again) takes it over again"
-)
-DUPLICATE_NOTE: Final = "left out: the source says the same before"
+DELETED_NOTE: Final = "it was taken over before, and deleted here since; again=True (--again) takes it over again"
+DUPLICATE_NOTE: Final = "the source says the same before"
 
 
 @attrs.define(eq=False)
@@ -76,13 +74,13 @@ class ImportWriter:
         begun = time.perf_counter()
         self.settled = await self.shared.read(partial(_read_imported_keys, kind=self.outside.kind))
         before = len(self.settled)
-        self._report_progress(0)
+        self._report_progress(sum(one.skipped for one in self.outside.odd))
         drafts = await self._draft_memories()
         await self._add_memories(await self._select_new_memories(drafts))
         await self._add_links()
         await self._add_records()
-        # No step counts the items that were left out, so count them here to complete the progress.
-        self._report_progress(self._total_steps - self.done)
+        # No step counts the items that this run leaves out, so count them here to complete the progress.
+        self._report_progress(self._total_items - self.done)
         if not self.dry_run and len(self.settled) > before:
             await self.shared.write(partial(_add_imported_keys, kind=self.outside.kind, keys=self.settled))
         return ImportReport(
@@ -113,13 +111,13 @@ class ImportWriter:
             if position % saving.RECORDS_PER_YIELD == 0:
                 await asyncio.sleep(0)
             if one.key in drafts:
-                self.outside.add_odd(one.what, one.key, "said_twice", DUPLICATE_NOTE)
+                self.outside.leave_out(one.what, one.key, "said_twice", DUPLICATE_NOTE)
                 continue
             try:
                 drafts[one.key] = one, self._draft(one)
             except (InvalidArgument, ValueError, OverflowError, RecursionError) as error:
                 why = error.args[0] if isinstance(error, InvalidArgument) else "it has a value that cannot be written"
-                self.outside.add_odd(one.what, one.key, "refused", f"left out: {why}")
+                self.outside.leave_out(one.what, one.key, "refused", why)
         return list(drafts.values())
 
     def _draft(self, one: ImportedMemory) -> PreparedSave:
@@ -154,9 +152,9 @@ class ImportWriter:
                 memory = draft.memory
                 present = there.get(memory.id)
                 if present is not None and _read_mark(present).get("key") != one.key:
-                    self.outside.add_odd(one.what, one.key, "id_taken", ID_TAKEN_NOTE)
+                    self.outside.leave_out(one.what, one.key, "id_taken", ID_TAKEN_NOTE)
                 elif present is None and self._was_imported(memory.id):
-                    self.outside.add_odd(one.what, one.key, "deleted_since", DELETED_NOTE)
+                    self.outside.leave_out(one.what, one.key, "deleted_since", DELETED_NOTE)
                 else:
                     self.ids[one.key] = memory.id
                     self.settled.add(item_key(memory.id))
@@ -208,9 +206,11 @@ class ImportWriter:
             for one, is_there in zip(some, there, strict=True):
                 if one.key in seen:
                     if one.link.is_explicit:
-                        self.outside.add_odd(one.link.what, one.name, "said_twice", DUPLICATE_NOTE)
+                        self.outside.leave_out(one.link.what, one.name, "said_twice", DUPLICATE_NOTE)
                 elif not is_there and self._was_imported(one.key):
-                    self.outside.add_odd(one.link.what, one.name, "unlinked_since", DELETED_NOTE)
+                    self.outside.leave_out(
+                        one.link.what, one.name, "unlinked_since", DELETED_NOTE, count=int(one.link.is_explicit)
+                    )
                 else:
                     (self.known if is_there else self.added)[one.link.what] += one.link.is_explicit
                     self.settled.add(item_key(one.key))
@@ -218,7 +218,7 @@ class ImportWriter:
                 seen.add(one.key)
             async for _ in write_in_transactions(self.shared.write, new, put, max_items=BATCH_SIZE):
                 pass
-            self._report_progress(len(some))
+            self._report_progress(sum(one.link.is_explicit for one in some))
 
     def _iter_links(self) -> Iterator[LinkToImport]:
         """Yield the links whose ends both exist. Report the other links."""
@@ -229,16 +229,14 @@ class ImportWriter:
                 try:
                     yield LinkToImport.from_link(link, self.ids, name)
                 except InvalidArgument as error:
-                    self.outside.add_odd(link.what, name, "refused", f"left out: {error.args[0]}")
+                    self.outside.leave_out(link.what, name, "refused", error.args[0], count=int(link.is_explicit))
             elif link.is_explicit:
-                self.outside.add_odd(link.what, name, "no_such_end", f"left out: {missing} is not there")
+                self.outside.leave_out(link.what, name, "no_such_end", f"{missing} is not there")
 
     # Records
 
     async def _add_records(self) -> None:
-        checked = self._checked()
-        self._report_progress(len(self.outside.records) - len(checked))
-        for some in split_chunks(checked, BATCH_SIZE):
+        for some in split_chunks(self._checked(), BATCH_SIZE):
             there = await self.records.get_many([(one.labels, one.key) for one, _ in some])
             new = [
                 (one, asked)
@@ -250,7 +248,7 @@ class ImportWriter:
             for one, _ in new:
                 self.added[one.what] += not one.is_auxiliary
                 self.settled.add(item_key(one.name))
-            self._report_progress(len(some))
+            self._report_progress(sum(not one.is_auxiliary for one, _ in some))
 
     def _checked(self) -> list[tuple[ImportedRecord, NewRecord]]:
         """Return the records to store. Invalid records and duplicates are reported."""
@@ -258,15 +256,14 @@ class ImportWriter:
         checked: dict[str, tuple[ImportedRecord, NewRecord]] = {}
         for one in self.outside.records:
             if one.name in checked:
-                self.outside.add_odd(one.what, one.source_location, "said_twice", DUPLICATE_NOTE)
+                self._leave_out_record(one, "said_twice", DUPLICATE_NOTE)
                 continue
             asked = one.to_new_record(most)
             try:
                 check_new_record(asked, max_text=most, name="it")
                 checked[one.name] = one, asked
             except InvalidArgument as error:
-                if not one.is_auxiliary:
-                    self.outside.add_odd(one.what, one.source_location, "refused", f"left out: {error.args[0]}")
+                self._leave_out_record(one, "refused", error.args[0])
         return list(checked.values())
 
     def _should_add(self, one: ImportedRecord, present: Record | None) -> bool:
@@ -277,13 +274,19 @@ class ImportWriter:
             if present.value != one.value:
                 self.outside.add_odd(one.what, one.source_location, "changed_since", CHANGED_NOTE)
         elif one.expires_at is not None and one.expires_at <= self.shared.now:
-            if not one.is_auxiliary:
-                self.outside.add_odd(one.what, one.source_location, "expired", "left out: its time is over")
+            self._leave_out_record(one, "expired", "its time is over")
         elif self._was_imported(one.name):
-            self.outside.add_odd(one.what, one.source_location, "deleted_since", DELETED_NOTE)
+            self._leave_out_record(one, "deleted_since", DELETED_NOTE)
         else:
             return True
         return False
+
+    def _leave_out_record(self, one: ImportedRecord, kind: str, why: str) -> None:
+        if not one.is_auxiliary:
+            self.outside.leave_out(one.what, one.source_location, kind, why)
+        elif kind == "refused":
+            # In the other cases its item is left out for the same reason, and reported.
+            self.outside.leave_out(one.what, f"{one.labels[-1]} of {one.key}", kind, why, count=0)
 
     # Shared helpers
 
@@ -291,14 +294,13 @@ class ImportWriter:
         return not self.again and item_key(name) in self.settled
 
     @property
-    def _total_steps(self) -> int:
-        outside = self.outside
-        return len(outside.memories) + len(outside.links) + len(outside.records)
+    def _total_items(self) -> int:
+        return self.outside.found.total()
 
     def _report_progress(self, more: int) -> None:
         self.done += more
-        if self.progress is not None and self._total_steps:
-            self.progress(self.done, self._total_steps)
+        if self.progress is not None and self._total_items:
+            self.progress(self.done, self._total_items)
 
 
 @attrs.frozen

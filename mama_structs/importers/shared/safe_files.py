@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from io import FileIO
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -96,6 +96,30 @@ def read_bytes(path: Path, kind: str, *, limit: int, follow: bool = True) -> byt
                 data += block
                 check_size(path, len(data), limit)
             return bytes(data)
+    except OSError as error:
+        raise InvalidArgument(f"path cannot be read: {error.strerror or type(error).__name__}") from error
+
+
+def iter_lines(path: Path, kind: str, *, limit: int, max_line: int, follow: bool = True) -> Iterator[bytes | None]:
+    """
+    Yield the lines of a file with their line ends. Yield None for a line with more than *max_line* bytes.
+
+    Raises:
+        InvalidArgument: The file does not exist or cannot be read.
+        MigrationError: The file has more than *limit* bytes.
+
+    """
+    try:
+        with BufferedReader(open_file(path, kind, follow=follow), _BLOCK_BYTES) as file:
+            check_size(path, os.fstat(file.fileno()).st_size, limit)
+            size, is_rest = 0, False
+            while line := file.readline(max_line + 1):
+                size += len(line)
+                check_size(path, size, limit)
+                is_end = line.endswith(b"\n")
+                if not is_rest:
+                    yield line if len(line) <= max_line else None
+                is_rest = not is_end
     except OSError as error:
         raise InvalidArgument(f"path cannot be read: {error.strerror or type(error).__name__}") from error
 

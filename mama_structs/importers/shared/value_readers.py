@@ -1,25 +1,23 @@
-"""Conversion of untyped values from another program's database to texts, times and JSON."""
+"""Conversion of untyped values from another program's database to texts and times."""
 
 from __future__ import annotations
 
 import base64
 import math
 import re
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import attrs
-import msgspec
 
 from mama_structs._internal.validation import MAX_TIME, MIN_TIME
 from mama_structs.memory.types.model import from_milliseconds, to_milliseconds
 
 # Longer texts are truncated, because a line of an export holds only a quarter of SQLite's limit of one gigabyte.
 MAX_TEXT_CHARS: Final = 2**24
-MAX_JSON_DEPTH: Final = 50
 CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 # Upper bound of each unit. A number below 10**11 is read as seconds, which reach the year 5138.
 # Read as milliseconds, it would be before March 1973.
@@ -98,23 +96,6 @@ def read_text(value: Value) -> TextResult:
     return found
 
 
-def read_json(text: str) -> Any:
-    """Parse JSON, including JSON that was encoded twice. Raise ValueError if it is invalid or nested too deeply."""
-    try:
-        found = msgspec.json.decode(text)
-        if isinstance(found, str) and found.lstrip()[:1] in {"{", "["}:
-            found = msgspec.json.decode(found)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-    level = [found]
-    for _ in range(MAX_JSON_DEPTH):
-        inner = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
-        level = list(chain.from_iterable(inner))
-        if not level:
-            return found
-    raise ValueError("it is nested too deeply")
-
-
 def to_jsonable_value(value: Value) -> Any:
     """Convert a value to equivalent JSON-able data."""
     if isinstance(value, bytes | UndecodableText):
@@ -147,8 +128,11 @@ def read_time(value: Value) -> TimeResult:  # noqa: PLR0911 - one return per typ
 
 
 def _parse_number(number: float) -> TimeResult:
-    if not math.isfinite(number) or number <= 0:
+    if not 0 < number < math.inf:
         return TimeResult(None, "it is 0 or less" if number <= 0 else "it is not finite")
+    # Larger integers cannot be divided.
+    if number > sys.float_info.max:
+        return TimeResult(None, "it is too large")
     times, by, note = next((times, by, note) for below, times, by, note in TIME_UNITS if number < below)
     count = math.floor(number * times / by)
     if count >= to_milliseconds(MAX_TIME):
