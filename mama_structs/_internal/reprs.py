@@ -1,5 +1,5 @@
 """
-Display of values: as one line in a terminal, and as HTML in a notebook.
+Display of values: as lines in a terminal, as HTML in a notebook, and as rows of a data frame.
 
 Texts are untrusted: they are truncated, control and bidirectional characters are escaped, and HTML is escaped.
 """
@@ -14,8 +14,11 @@ import reprlib
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from datetime import UTC
+from itertools import accumulate, chain, islice, starmap
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
+
+import attrs
 
 from mama_structs._internal.hints.call_hints import make_attribute_error
 from mama_structs._internal.hints.peer_names import VALUE_ATTRIBUTES, VALUE_CALLS
@@ -29,8 +32,16 @@ ID_SUFFIX_COLUMNS: Final = 22  # Columns of the time and the number at the end o
 MAX_LINES: Final = 20
 MAX_FIELD_CHARS: Final = 200
 MAX_FIELD_ITEMS: Final = 10
+CONTAINER_BRACKETS: Final[Mapping[type, tuple[str, str]]] = {tuple: ("(", ")"), list: ("[", "]")}
 # A text is first cut to this multiple of the limit, so that the cost does not depend on its length.
 READ_FACTOR: Final = 8
+MAX_DEFAULT_COLUMNS: Final = 10
+"""Number of columns of a table without ``all=True``."""
+
+ColumnType = Literal["text", "time", "float", "int", "object"]
+"""Type of a column. All except int accept None."""
+Columns = Mapping[str, ColumnType]
+"""Columns of a table in their order, the most useful first, with their types."""
 NON_SPACE_PATTERN: Final = re.compile(r"\S")
 
 
@@ -47,9 +58,25 @@ class _BoundedRepr(reprlib.Repr):
 BOUNDED_REPR: Final = _BoundedRepr()
 
 
-def bound_field_reprs(_: type, fields: Iterable[Any]) -> list[Any]:
-    """Limit the length of each field in the `repr` of an attrs class. Used as its `field_transformer`."""
-    return [field.evolve(repr=BOUNDED_REPR.repr) if field.repr is True else field for field in fields]
+class FieldReprMixin(JsonMixin):
+    """
+    Mixin for an attrs class with ``repr=False``. Its `repr` has lines of at most `MAX_LINE_COLUMNS` columns.
+
+    It has one line for each field if all fields do not fit on one line. Empty optional fields are omitted.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return format_fields(self)
+
+
+class Bar(NamedTuple):
+    """A segment of a stacked bar."""
+
+    label: str
+    value: float
+    colour: str
 
 
 class ReprContent(NamedTuple):
@@ -65,8 +92,8 @@ class ReprContent(NamedTuple):
     """Further facts, shown in HTML only."""
     details: tuple[tuple[str, str], ...] = ()
     """Labels and texts, shown in HTML only, and only if the value is displayed alone."""
-    terms: Mapping[str, float] = {}
-    """Terms of a score, by name."""
+    bars: Sequence[Bar] = ()
+    """Parts of a score, the negative ones last."""
     is_replaced: bool = False
     """True if another value has replaced this one."""
 
@@ -75,6 +102,7 @@ class ReprMixin(JsonMixin):
     """Mixin with a one-line `repr` that begins with the value's text, and with an HTML display."""
 
     __slots__ = ()
+    _table_columns: ClassVar[Columns] = {}
 
     def _repr_content(self) -> ReprContent:
         raise NotImplementedError
@@ -169,14 +197,65 @@ def format_line(name: str, content: ReprContent, *, opening: str = "<", closing:
     return f"{opening}{prefix}{between.join(quoted_texts)}{suffix}{closing}"
 
 
+def format_fields(holder: Any) -> str:
+    """Return the fields of an attrs object on one line, or, if they do not fit, on a line each."""
+    shown = {field.alias: getattr(holder, field.name) for field in attrs.fields(type(holder)) if field.repr}
+    optional = {field.alias for field in attrs.fields(type(holder)) if field.default is not attrs.NOTHING}
+    shown = {key: value for key, value in shown.items() if key not in optional or not _is_empty(value)}
+    name = type(holder).__name__
+    line = f"{name}({', '.join(f'{key}={BOUNDED_REPR.repr(value)}' for key, value in shown.items())})"
+    if line.isprintable() and _count_columns(line) <= MAX_LINE_COLUMNS:
+        return line
+    return "\n".join([f"{name}(", *chain.from_iterable(starmap(_format_field, shown.items())), ")"])
+
+
+def _is_empty(value: object) -> bool:
+    return value is None or (isinstance(value, Collection) and not value)
+
+
+def _format_field(name: str, value: object) -> Iterator[str]:
+    """Yield the lines of a field: one, or one for each item of a container that does not fit on one line."""
+    start = f"    {name}="
+    columns = MAX_LINE_COLUMNS - len(start) - 1
+    text = BOUNDED_REPR.repr(value)
+    if _count_columns(text) <= columns or not isinstance(value, Collection):
+        yield f"{start}{truncate_line(text, columns)},"
+    elif isinstance(value, str):
+        count = f" ({len(value):,} characters)"
+        yield f"{start}{_quote(truncate_line(value, columns - len(count) - 2))}{count},"
+    else:
+        opening, closing = CONTAINER_BRACKETS.get(type(value), ("{", "}"))
+        yield f"{start}{opening}"
+        items: Iterable[Any] = value.items() if isinstance(value, Mapping) else value
+        for item in islice(items, MAX_FIELD_ITEMS):
+            parts = item if isinstance(value, Mapping) else (item,)
+            yield f"        {truncate_line(': '.join(map(BOUNDED_REPR.repr, parts)), MAX_LINE_COLUMNS - 9)},"
+        if len(value) > MAX_FIELD_ITEMS:
+            yield f"        … {len(value) - MAX_FIELD_ITEMS:,} more"
+        yield f"    {closing},"
+
+
 def format_count(count: int, singular: str, plural: str | None = None) -> str:
     """Return a number with its noun in singular or plural form."""
     return f"{count:,} {singular if count == 1 else plural or f'{singular}s'}"
 
 
-def join_lines(items: Iterable[str], count: int) -> str:
-    """Join the first 20 lines, and append the number of omitted lines."""
-    return "\n".join([*islice(items, MAX_LINES), *([f"… {count - MAX_LINES:,} more"] if count > MAX_LINES else [])])
+def join_lines(items: Iterable[str], count: int, *, max_lines: int = MAX_LINES) -> str:
+    """Join the first lines, and append the number of omitted lines."""
+    return "\n".join([*islice(items, max_lines), *([f"… {count - max_lines:,} more"] if count > max_lines else [])])
+
+
+def wrap_lines(text: str, max_columns: int) -> Iterator[str]:
+    """Yield the lines of a text, of at most *max_columns* columns each, with unprintable characters escaped."""
+    for line in text.splitlines():
+        rest = escape_unprintable(line)
+        while _count_columns(rest) > max_columns:
+            stop = bisect_right(list(accumulate(map(_count_columns, rest[: max_columns + 1]))), max_columns)
+            # Break inside a word if no space is near the end of the line.
+            stop = rest.rfind(" ", stop // 2, stop + 1) if " " in rest[stop // 2 : stop + 1] else stop
+            yield rest[:stop]
+            rest = rest[stop:].lstrip()
+        yield rest
 
 
 def _quote(text: str) -> str:
@@ -200,13 +279,45 @@ def _count_columns(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in text)
 
 
-def require_extra(package: str) -> Any:
-    """Import a package of the notebook extra, or raise `ImportError` with the install command."""
+def require_extra(package: str, extra: str = "notebook") -> Any:
+    """Import a package that an extra installs, or raise `ImportError` with the install command of the extra."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
         name = package.partition(".")[0]
-        raise ImportError(f"this needs {name}: pip install 'mama-structs[notebook]'", name=name) from error
+        raise ImportError(f"this needs {name}: pip install 'mama-structs[{extra}]'", name=name) from error
+
+
+def order_columns(first: str, columns: Columns) -> Columns:
+    """Return *columns* with the columns whose names *first* contains, separated by spaces, at the beginning."""
+    return {name: columns[name] for name in dict.fromkeys([*first.split(), *columns])}
+
+
+def make_frame(rows: Iterable[Mapping[str, Any]], columns: Columns, *, has_all: bool) -> Any:
+    """
+    Return a `pandas.DataFrame` of the first ten columns, or of all columns.
+
+    The types of the columns do not depend on the values, so an empty table has the same types.
+
+    Raises:
+        ImportError: pandas is not installed (extra ``notebook``).
+
+    """
+    pandas, numpy = require_extra("pandas"), require_extra("numpy")
+    # Texts are `str` in pandas 3, and objects in older versions.
+    dtypes = {"text": pandas.Series([""]).dtype, "float": "float64", "int": "int64"}
+    names = list(columns)[: None if has_all else MAX_DEFAULT_COLUMNS]
+    found = list(rows)
+
+    def make_column(name: str) -> Any:
+        values = [row[name] for row in found]
+        if columns[name] != "time":
+            return pandas.Series(values, dtype=dtypes.get(columns[name], object))
+        # NumPy converts them, because pandas 2 converts no `datetime` after the year 2262.
+        in_utc = [value and value.astimezone(UTC).replace(tzinfo=None) for value in values]
+        return pandas.Series(numpy.array(in_utc, "datetime64[us]")).dt.tz_localize("UTC")
+
+    return pandas.DataFrame({name: make_column(name) for name in names}, columns=names)
 
 
 # Do not use scripts, classes or style sheets, because they would affect the whole page.
@@ -219,23 +330,10 @@ UNESCAPED_CHARS: Final = "\n\t\u200c\u200d"  # Do not escape joiners, because so
 BORDER_COLOUR: Final = "#8885"
 DIM_STYLE: Final = "opacity:.7;font-size:85%"
 COLOURS: Final = {
-    "meaning": "#3b7dd8",
-    "words": "#1f9e89",
-    "questions": "#9a9a9a",
-    "before": "#8a63d2",
-    "after": "#8a63d2",
-    "links": "#c98a1b",
-    "topic": "#7a8b2f",
-    "outcome": "#d1495b",
-    "period": "#c2679f",
-    "recency": "#4fa3c7",
-    "superseded": "#a5643a",
     "SUCCESS": "#2e9e5b",
     "FAILED": "#d1495b",
     "PARTIAL": "#c98a1b",
 }
-DEFAULT_COLOUR: Final = "#777"
-MIN_SHOWN_TERM: Final = 0.005
 
 
 def truncate_text(text: str, max_chars: int) -> str:
@@ -286,7 +384,7 @@ def format_entry(content: ReprContent, *, max_bar_value: float = 0.0, is_alone: 
     parts = [
         text_html,
         f'<div style="{DIM_STYLE}">{" · ".join(facts)}</div>',
-        _format_bars(content.terms, max_bar_value),
+        _format_bars(content.bars, max_bar_value),
     ]
     if is_alone and content.details:
         parts.append(format_table(content.details))
@@ -297,10 +395,15 @@ def format_entry(content: ReprContent, *, max_bar_value: float = 0.0, is_alone: 
 def format_entries(items: Iterable[ReprContent], count: int) -> str:
     """Return the HTML of several values. If *count* is larger than their number, say how many are omitted."""
     contents = list(islice(items, MAX_HTML_ENTRIES))
-    max_bar_value = max((_sum_positive_terms(seen.terms) for seen in contents), default=0.0)
+    max_bar_value = max((_sum_positive_values(seen.bars) for seen in contents), default=0.0)
     return "".join(format_entry(seen, max_bar_value=max_bar_value) for seen in contents) + format_omitted_count(
         count - MAX_HTML_ENTRIES
     )
+
+
+def format_section(title: str, items: Sequence[ReprMixin]) -> str:
+    """Return the HTML of several values below a heading, or an empty text if there are none."""
+    return format_heading(title) + format_entries((one._repr_content() for one in items), len(items)) if items else ""
 
 
 def format_omitted_count(count: int) -> str:
@@ -381,36 +484,35 @@ def _format_swatch(colour: str) -> str:
     return f'<span style="{size};background:{colour}"></span>'
 
 
-def _sum_positive_terms(terms: Mapping[str, float]) -> float:
-    return sum(term for term in terms.values() if term > 0)
+def _sum_positive_values(bars: Sequence[Bar]) -> float:
+    return sum(bar.value for bar in bars if bar.value > 0)
 
 
-def _format_bars(terms: Mapping[str, float], max_bar_value: float) -> str:
+def _format_bars(bars: Sequence[Bar], max_bar_value: float) -> str:
     """
-    Return the terms of a score as a stacked bar.
+    Return the parts of a score as a stacked bar.
 
-    Negative terms are drawn as frames over the end of the bar.
+    Negative parts are drawn as frames over the end of the bar.
     """
-    shown_terms = {name: term for name, term in terms.items() if abs(term) >= MIN_SHOWN_TERM}
-    if not shown_terms:
+    if not bars:
         return ""
-    scale = 100 / max(max_bar_value, _sum_positive_terms(shown_terms), MIN_SHOWN_TERM)
-    score, at, bars, sums = max(sum(shown_terms.values()), 0.0), 0.0, [], []
-    for name, term in sorted(shown_terms.items(), key=lambda one: one[1] < 0):
-        start, end = sorted((at, at + term))
-        at += term
-        colour = COLOURS.get(name, DEFAULT_COLOUR)
-        # The part that a negative term subtracts is pale, and framed in the colour of the negative term.
-        look = f"background:{colour}" if term > 0 else f"box-sizing:border-box;border:2px solid {colour}"
+    total = sum(bar.value for bar in bars)
+    scale = 100 / (max(max_bar_value, _sum_positive_values(bars)) or 1.0)
+    score, at, segments, sums = max(total, 0.0), 0.0, [], []
+    for label, value, colour in bars:
+        start, end = sorted((at, at + value))
+        at += value
+        # The part that a negative value subtracts is pale, and framed in the colour of the negative value.
+        look = f"background:{colour}" if value > 0 else f"box-sizing:border-box;border:2px solid {colour}"
         for left, right, pale in ((start, min(end, score), ""), (max(start, score), end, ";opacity:.3")):
             if left < right:
                 position_style = (
                     f"position:absolute;height:100%;left:{scale * left:.2f}%;width:{scale * (right - left):.2f}%"
                 )
-                bars.append(f'<span style="{position_style};{look}{pale if term > 0 else ""}"></span>')
-        sums.append(f"{'+' if term > 0 else '-'} {_format_swatch(colour)}{escape_html(name)} {abs(term):.2f}")
+                segments.append(f'<span style="{position_style};{look}{pale if value > 0 else ""}"></span>')
+        sums.append(f"{'+' if value > 0 else '-'} {_format_swatch(colour)}{escape_html(label)} {abs(value):.2f}")
     track = f"position:relative;height:.6em;margin:.25em 0;max-width:40em;overflow:hidden;background:{BORDER_COLOUR}"
     return (
-        f'<div style="{track}">{"".join(bars)}</div>'
-        f'<div style="{DIM_STYLE}">{" ".join(sums).removeprefix("+ ")} = {sum(terms.values()):.2f}</div>'
+        f'<div style="{track}">{"".join(segments)}</div>'
+        f'<div style="{DIM_STYLE}">{" ".join(sums).removeprefix("+ ")} = {total:.2f}</div>'
     )

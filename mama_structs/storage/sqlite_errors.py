@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import attrs
 
-from mama_structs._internal.jsonable import JsonMixin
+from mama_structs._internal.reprs import FieldReprMixin
 from mama_structs.errors import StoreDamaged, StoreError, StoreReadOnly
 from mama_structs.storage.files import DATABASE_FILE, disk_full_error, from_os
 
@@ -25,8 +25,8 @@ READ_ONLY_HINT: Final = "copy it to a writable place with mama_structs.admin.cop
 PROBE_DATA: Final = b"\0" * 65536
 
 
-@attrs.frozen
-class Issue(JsonMixin):
+@attrs.frozen(repr=False)
+class Issue(FieldReprMixin):
     """
     An issue found by `mama_structs.admin.check`.
 
@@ -45,8 +45,8 @@ class Issue(JsonMixin):
     key: str | None = None
 
 
-@attrs.frozen
-class CheckReport(JsonMixin):
+@attrs.frozen(repr=False)
+class CheckReport(FieldReprMixin):
     """
     Result of `admin.check`. Its ``str()`` has one line for each issue.
 

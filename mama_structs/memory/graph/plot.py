@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from mama_structs._internal.reprs import COLOURS, require_extra, truncate_line
 from mama_structs.memory.graph import traversal as graph
 from mama_structs.memory.graph.diagrams import links_between, outcome_value, to_networkx
+from mama_structs.memory.graph.labels import ABOVE, BELOW, LabelPlace, LabelPlacer, sort_sides
 from mama_structs.memory.graph.results import Chain, MemoryLike
 from mama_structs.memory.types.engine import SYSTEM_CREATOR_INDEX, LinkTable, Reader
 from mama_structs.memory.types.model import DECAY_RATES_PER_DAY, Link, LinkType, Memory, MemoryType, to_milliseconds
@@ -36,10 +37,7 @@ _LINK_COLOURS: Final = {
     LinkType.TEMPORAL: "#9a9a9a",
 }
 _PALETTE: Final = ("#3b7dd8", "#d1495b", "#1f9e89", "#c98a1b", "#8a63d2", "#4fa3c7", "#c2679f", "#6b8f3c")
-# Width of a character of a label, relative to the width of the map.
-_CHAR_WIDTH_RATIO: Final = 0.0105
-# Height of a line of a label, relative to the height of the map.
-_LINE_HEIGHT_RATIO: Final = 0.038
+_BEND_ROWS: Final = 0.9  # Twice the distance of a curved arrow from a straight one.
 _GREY: Final = "#8a8a8a"
 _OTHER_COLOUR: Final = "#bbbbbb"
 _MAX_TOPICS: Final = 12
@@ -48,6 +46,7 @@ _DECAY_DAYS: Final = 90
 _MAX_MEMORIES: Final = 5_000
 _MAX_NEIGHBOURS: Final = 60
 _MAX_LABELS: Final = 200
+_MAX_LONG_LABELS: Final = 20
 _DAY_MS: Final = 86_400_000
 
 
@@ -70,6 +69,8 @@ class MemoryPlots:
         """
         Draw the evolution of a topic's decisions with their outcomes, newest on top.
 
+        Arrows point from an old decision to the decision that replaced it.
+
         Args:
             topic: Exact topic as it was saved.
             ax: Axes to draw on.
@@ -85,10 +86,9 @@ class MemoryPlots:
         gone = {link.to_id for link in chain.links}
         for link in links_between(chain.links, decided):
             start, end = rows[link.from_id], rows[link.to_id]
-            # Curve the arrow around the rows in between.
-            _draw_arrow(
-                ax, (0, start), (0, end), color=_GREY, connectionstyle=f"arc3,rad={0.0 if start - end == 1 else 0.3}"
-            )
+            # Curve the arrow to the left around the rows in between, because the texts are on the right.
+            bend = 0.0 if start - end == 1 else -_BEND_ROWS / (start - end)
+            _draw_arrow(ax, (0, end), (0, start), color=_GREY, connectionstyle=f"arc3,rad={bend}")
         for memory in decided:
             outcome = outcome_value(memory)
             colour = COLOURS[outcome] if outcome else _TYPE_COLOURS[memory.type]
@@ -149,15 +149,10 @@ class MemoryPlots:
                 ax, places[link.from_id], places[link.to_id], color=_LINK_COLOURS[link.link_type], alpha=strength
             )
         for one in memories:
-            x, y = places[one.id]
             outcome, is_start = outcome_value(one), one is memories[0]
             edge = COLOURS[outcome] if outcome else ax.get_facecolor()
-            ax.plot(x, y, "o", markersize=13 if is_start else 9, color=_TYPE_COLOURS[one.type], mec=edge, mew=2)
-            label = truncate_line(one.content, 34)
-            weight = "bold" if is_start else "normal"
-            # Place labels away from the centre, where most arrows start.
-            offset, side = ((0, 9), "bottom") if y > 0 else ((0, -9), "top")
-            _draw_text(ax, x, y, label, size=8, weight=weight, ha="center", va=side, offset=offset, is_outlined=True)
+            size = 13 if is_start else 9
+            ax.plot(*places[one.id], "o", markersize=size, color=_TYPE_COLOURS[one.type], mec=edge, mew=2)
         ax.margins(0.18, 0.12)
         ax.axis("off")
         types, kinds = {one.type for one in memories}, {link.link_type for link in tied}
@@ -166,6 +161,15 @@ class MemoryPlots:
             ax, [*signs, *((kind.value, colour, "") for kind, colour in _LINK_COLOURS.items() if kind in kinds)]
         )
         _set_title(ax, f"Around “{truncate_line(memories[0].content, 50)}”")
+        points = np.array([places[one.id] for one in memories])
+        ends = [(places[link.from_id], places[link.to_id]) for link in tied]
+        lengths = (34, 22) if len(memories) <= _MAX_LONG_LABELS else (22, 14)
+        placer = _make_placer(ax, points, np.array(ends).reshape(-1, 2, 2), gap=9)
+        for at, one in enumerate(memories):
+            texts = [truncate_line(one.content, most) for most in lengths]
+            place = placer.place(at, texts, size=8, sides=sort_sides(points[at], points.mean(axis=0)))
+            if place is not None:
+                _draw_label(ax, points[at], place, size=8, weight="bold" if at == 0 else "normal")
         return ax
 
     async def timeline(self, *, ax: Any = None) -> Any:
@@ -238,11 +242,6 @@ class MemoryPlots:
             ax.scatter(
                 points[:, 0], points[:, 1], s=max(8, 60 - len(memories) / 40), c=colours, alpha=0.85, lw=0, zorder=4
             )
-        labels = [truncate_line(memory.content, 30) for memory in memories[:_MAX_LABELS]]
-        for at, is_above in _choose_labels(points, labels):
-            offset, side = ((0, 5), "bottom") if is_above else ((0, -5), "top")
-            x, y = points[at]
-            _draw_text(ax, x, y, labels[at], size=7, ha="center", va=side, offset=offset, is_outlined=True)
         ax.margins(0.2, 0.12)
         for axis, share in zip((ax.set_xlabel, ax.set_ylabel), shares, strict=True):
             axis(f"{share:.0%} of the variance", color=_GREY, size=8)
@@ -251,6 +250,11 @@ class MemoryPlots:
         others = [("other", _OTHER_COLOUR)] if _OTHER_COLOUR in colours else []
         _add_legend(ax, [(truncate_line(topic, 24), colour, "o") for topic, colour in [*palette.items(), *others]])
         _set_title(ax, f"{len(memories):,} memories by their meaning")
+        placer = _make_placer(ax, points, gap=5)
+        for at, memory in enumerate(memories[:_MAX_LABELS]):
+            texts = [truncate_line(memory.content, 30)]
+            if place := placer.place(at, texts, size=7, sides=(ABOVE, BELOW), max_cost=0):
+                _draw_label(ax, points[at], place, size=7)
         return ax
 
     async def decay(self, *, ax: Any = None) -> Any:
@@ -370,14 +374,46 @@ def _find_font(letter: str, fonts: int) -> str | None:  # noqa: ARG001 - part of
 
 
 def _draw_text(
-    ax: Any, x: float, y: float, text: str, *, offset: tuple[int, int] = (0, 0), is_outlined: bool = False, **how: Any
+    ax: Any,
+    x: float,
+    y: float,
+    text: str,
+    *,
+    offset: tuple[float, float] = (0, 0),
+    is_outlined: bool = False,
+    **how: Any,
 ) -> None:
     how = {"va": "center", "annotation_clip": False} | _text_arguments(text) | how
     if is_outlined:
         # Outline the text, so that lines behind it do not make it unreadable.
         effects = require_extra("matplotlib.patheffects")
         how["path_effects"] = [effects.withStroke(linewidth=2.5, foreground=ax.get_facecolor())]
-    ax.annotate(xy=(x, y), xytext=offset, textcoords="offset points", **how)
+    drawn = ax.annotate(xy=(x, y), xytext=offset, textcoords="offset points", **how)
+    # Outlined labels were placed for the present position of the axes.
+    drawn.set_in_layout(not is_outlined)
+
+
+def _make_placer(
+    ax: Any, points: NDArray[np.float64], lines: NDArray[np.float64] | None = None, *, gap: float
+) -> LabelPlacer:
+    """
+    Return a placer for labels of *points* that avoids *lines*, of shape (lines, 2, 2).
+
+    All other parts must be drawn before, because they determine the position of the axes in the figure.
+    """
+    ax.figure.draw_without_rendering()
+    to_pixels, figure = ax.transData.transform, ax.figure.bbox
+    starts, ends = (np.empty((2, 0, 2)) if lines is None else lines.transpose(1, 0, 2)).astype(np.float64)
+    found = [to_pixels(some) if len(some) else some for some in (points, starts, ends)]
+    return LabelPlacer(*found, frame=(figure.x0, ax.bbox.y0, figure.x1, ax.bbox.y1), dpi=ax.figure.dpi, gap=gap)
+
+
+def _draw_label(ax: Any, point: Any, place: LabelPlace, **how: Any) -> None:
+    if place.cost:
+        # Lines that no place avoids are interrupted.
+        how["bbox"] = {"facecolor": ax.get_facecolor(), "alpha": 0.85, "edgecolor": "none", "pad": 1}
+    x, y = point
+    _draw_text(ax, x, y, place.text, offset=place.offset, ha=place.ha, va=place.va, is_outlined=True, **how)
 
 
 def _draw_arrow(ax: Any, start: Any, end: Any, **how: Any) -> None:
@@ -422,28 +458,6 @@ def _format_dates(ax: Any) -> None:
     ax.xaxis.set_major_locator(locator)
     ax.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
     ax.xaxis.get_offset_text().set_size(8)
-
-
-def _choose_labels(points: NDArray[np.float64], labels: Sequence[str]) -> list[tuple[int, bool]]:
-    """Return the indexes of the labels that fit, each with True if the label is placed above its point."""
-    scaled = points / np.maximum(np.ptp(points, axis=0), 1e-12) if len(points) else points
-    placed: list[tuple[int, bool]] = []
-    taken: list[tuple[float, float, float]] = []
-    for at, label in enumerate(labels):
-        x, y = scaled[at]
-        half = _CHAR_WIDTH_RATIO * len(label) / 2
-        for is_above in (True, False):
-            height = y + (_LINE_HEIGHT_RATIO if is_above else -_LINE_HEIGHT_RATIO)
-            covered = (np.abs(scaled - (x, height)) < (half, _LINE_HEIGHT_RATIO)).all(axis=1)
-            covered[at] = False
-            free = (
-                abs(x - left) >= half + other or abs(height - low) >= _LINE_HEIGHT_RATIO for left, low, other in taken
-            )
-            if all(free) and not covered.any():
-                taken.append((x, height, half))
-                placed.append((at, is_above))
-                break
-    return placed
 
 
 def _principal_components(vectors: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, TypeVar, overload
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, SupportsIndex, TypeAlias, TypeVar, overload
 
 import attrs
 import numpy as np
@@ -14,24 +14,31 @@ from mama_structs._internal.hints.call_hints import make_attribute_error
 from mama_structs._internal.hints.peer_names import RESULT_ATTRIBUTES
 from mama_structs._internal.jsonable import JsonMixin, make_pydantic_schema, to_json_text
 from mama_structs._internal.reprs import (
+    MAX_FIELD_ITEMS,
+    Bar,
+    Columns,
+    FieldReprMixin,
     ReprContent,
     ReprMixin,
-    bound_field_reprs,
     format_count,
     format_entries,
     format_entry,
     format_heading,
     format_line,
+    format_section,
     join_lines,
-    require_extra,
+    make_frame,
+    order_columns,
     wrap_html,
 )
 from mama_structs.errors import StoreDamaged
 from mama_structs.memory.graph import diagrams
 from mama_structs.memory.graph import traversal as graph
+from mama_structs.memory.graph.score_parts import SCORE_PARTS, ScoredResult, describe_score_parts
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.types.engine import Nodes, Reader
 from mama_structs.memory.types.model import (
+    MEMORY_COLUMNS,
     Link,
     LinkType,
     Memory,
@@ -43,6 +50,11 @@ from mama_structs.memory.types.model import (
 from mama_structs.memory.types.requests import TraversalRequest
 
 _MAX_LINE_CHARS = 60
+_TERM_COLUMNS: Final = {part: f"terms.{part}" for part in SCORE_PARTS}
+_VERSION_COLUMNS: Final[Columns] = order_columns(
+    "content outcome outcome_reason reasoning confidence created_at superseded_by topic origin id",
+    {**MEMORY_COLUMNS, "superseded_by": "text"},
+)
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -66,6 +78,19 @@ class Hit(ReprMixin):
             content has at most 280 characters.
 
     """
+
+    _table_columns: ClassVar[Columns] = order_columns(
+        "content relevance type topic outcome superseded_by created_at reasoning score id",
+        {
+            **MEMORY_COLUMNS,
+            "score": "float",
+            "relevance": "float",
+            "superseded_by": "text",
+            "path": "object",
+            "duplicates": "object",
+            **dict.fromkeys(_TERM_COLUMNS.values(), "float"),
+        },
+    )
 
     memory: Memory
     score: float
@@ -101,12 +126,12 @@ class Hit(ReprMixin):
         superseded = None if self.superseded_by is None else "superseded"
         copies = format_count(len(self.duplicates), "copy", "copies") if self.duplicates else None
         seen = repr_with_facts(self.memory, f"relevance {self.relevance:.2f}", superseded, copies)
-        return seen._replace(terms=self.terms, is_replaced=superseded is not None)
+        return seen._replace(bars=_score_bars(self), is_replaced=superseded is not None)
 
     def _table_row(self) -> dict[str, Any]:
-        own = {"score": self.score, "relevance": self.relevance, "superseded_by": self.superseded_by}
-        terms = {f"terms.{name}": term for name, term in self.terms.items()}
-        return self.memory._table_row() | own | terms
+        names = ("score", "relevance", "superseded_by", "path", "duplicates")
+        terms = {column: self.terms.get(part, 0.0) for part, column in _TERM_COLUMNS.items()}
+        return self.memory._table_row() | {name: getattr(self, name) for name in names} | terms
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -122,7 +147,7 @@ class Explanation(ReprMixin):
         score: Its score, or None if a filter excluded it.
         relevance: Its relevance, 0 to 1, as in `Hit`, or None if a filter excluded it.
         terms: Terms that add up to the score, by name: the weighted features ``meaning``, ``words``, ``questions``,
-            ``before``, ``after``, ``links``, ``topic``, ``period`` and ``recency``, the rules ``outcome`` and
+            ``neighbour``, ``links``, ``topic``, ``period`` and ``recency``, the rules ``outcome`` and
             ``superseded``, and ``place`` (difference to the score of the place to which a rule moved it).
         duplicate_of: Id of the hit that it is shown with.
         superseded_by: As in `Hit`.
@@ -141,13 +166,13 @@ class Explanation(ReprMixin):
     def __str__(self) -> str:
         lines = [f"{self.memory_id}: {self._place}{'' if self.duplicate_of is None else f', with {self.duplicate_of}'}"]
         if self.score is not None:
-            lines += [f"{name:<12}{term:>8.3f}" for name, term in self.terms.items()]
-            lines += [f"{'score':<12}{self.score:>8.3f}", f"{'relevance':<12}{self.relevance:>8.3f}"]
+            lines += [f"{one.words:<26}{one.value:>7.2f}" for one in describe_score_parts(self)]
+            lines += [f"{'score':<26}{self.score:>7.2f}", f"{'relevance':<26}{self.relevance:>7.2f}"]
         return "\n".join(lines)
 
     def _repr_content(self) -> ReprContent:
         relevance = None if self.relevance is None else f"relevance {self.relevance:.2f}"
-        return ReprContent(text=self._place, facts=(relevance,), id=self.memory_id, terms=self.terms)
+        return ReprContent(text=self._place, facts=(relevance,), id=self.memory_id, bars=_score_bars(self))
 
     @property
     def _place(self) -> str:
@@ -167,6 +192,11 @@ class TraversedMemory(ReprMixin):
 
     """
 
+    _table_columns: ClassVar[Columns] = order_columns(
+        "content depth strength type topic outcome reasoning origin created_at id",
+        {**MEMORY_COLUMNS, "depth": "int", "strength": "float", "path": "object"},
+    )
+
     memory: Memory
     depth: int
     path: tuple[str, ...]
@@ -176,7 +206,7 @@ class TraversedMemory(ReprMixin):
         return repr_with_facts(self.memory, f"depth {self.depth}", f"strength {self.strength:.2f}")
 
     def _table_row(self) -> dict[str, Any]:
-        return self.memory._table_row() | {"depth": self.depth, "strength": self.strength}
+        return self.memory._table_row() | {"depth": self.depth, "strength": self.strength, "path": self.path}
 
 
 class GraphExportMixin:
@@ -247,6 +277,12 @@ class Chain(JsonMixin, GraphExportMixin):
     def __str__(self) -> str:
         return "\n".join(_format_line(memory) for memory in self.memories) or "nothing"
 
+    def to_frame(self, *, all: bool = False) -> Any:  # noqa: A002 - as in `Results.to_frame`
+        """Return a `pandas.DataFrame` with one row per version, newest first, see `Results.to_frame`."""
+        newer = {link.to_id: link.from_id for link in self.links}
+        rows = (memory._table_row() | {"superseded_by": newer.get(memory.id)} for memory in self.memories)
+        return make_frame(rows, _VERSION_COLUMNS, has_all=all)
+
     def _graph(self) -> tuple[list[Memory], list[Link]]:
         return [*self.memories], [*self.links]
 
@@ -263,7 +299,7 @@ class Chain(JsonMixin, GraphExportMixin):
         return format_entries(seen, len(self))
 
     def _repr_html_(self) -> str:
-        return wrap_html(format_heading(self._title), self._entries(), _render_list("Nearby", self.nearby))
+        return wrap_html(format_heading(self._title), self._entries(), format_section("Nearby", self.nearby))
 
     def __repr__(self) -> str:
         versions = (format_line("", memory._repr_content(), opening="  ", closing="") for memory in self.memories)
@@ -280,6 +316,11 @@ class SimilarMemory(ReprMixin):
         similarity: Probability, 0 to 1, that both have the same subject, from their vectors only.
 
     """
+
+    _table_columns: ClassVar[Columns] = order_columns(
+        "content similarity type topic outcome reasoning confidence origin created_at id",
+        {**MEMORY_COLUMNS, "similarity": "float"},
+    )
 
     memory: Memory
     similarity: float
@@ -329,8 +370,8 @@ class MemoryDetails(ReprMixin, GraphExportMixin):
         return wrap_html(
             format_entry(self.memory._repr_content(), is_alone=True),
             *versions,
-            _render_list("Nearby", self.nearby),
-            _render_list("Links", self.links),
+            format_section("Nearby", self.nearby),
+            format_section("Links", self.links),
         )
 
 
@@ -346,6 +387,8 @@ class Evidence(ReprMixin):
 
     """
 
+    _table_columns: ClassVar[Columns] = {"source": "text", "text": "text", "digest": "text"}
+
     source: str
     digest: str | None = None
     text: str | None = None
@@ -355,9 +398,12 @@ class Evidence(ReprMixin):
             return ReprContent(text=self.source)
         return ReprContent(text=self.text, facts=(f"{len(self.text):,} characters", self.source))
 
+    def _table_row(self) -> dict[str, Any]:
+        return {"source": self.source, "text": self.text, "digest": self.digest}
 
-@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class RelationshipCount(JsonMixin):
+
+@attrs.frozen(kw_only=True, repr=False)
+class RelationshipCount(ReprMixin):
     """
     A relationship word that links use, with its frequency and its near synonyms.
 
@@ -368,13 +414,22 @@ class RelationshipCount(JsonMixin):
 
     """
 
+    _table_columns: ClassVar[Columns] = {"word": "text", "count": "int", "near_synonyms": "object"}
+
     word: str
     count: int
     near_synonyms: tuple[tuple[str, float], ...] = ()
 
+    def _repr_content(self) -> ReprContent:
+        near = (f"{word} {similarity:.2f}" for word, similarity in islice(self.near_synonyms, MAX_FIELD_ITEMS))
+        return ReprContent(text=self.word, facts=(format_count(self.count, "link"),), html_facts=tuple(near))
 
-@attrs.frozen(kw_only=True)
-class JsonlImport(JsonMixin):
+    def _table_row(self) -> dict[str, Any]:
+        return attrs.asdict(self, recurse=False)
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class JsonlImport(FieldReprMixin):
     """
     Result of `admin.import_jsonl`.
 
@@ -392,8 +447,8 @@ class JsonlImport(JsonMixin):
     dropped_links: int = 0
 
 
-@attrs.frozen(kw_only=True)
-class ErasureReport(JsonMixin):
+@attrs.frozen(kw_only=True, repr=False)
+class ErasureReport(FieldReprMixin):
     """
     Numbers of items that `MemoryStore.erase` deleted. Contains no deleted text.
 
@@ -453,22 +508,38 @@ def limit_chars(hits: Sequence[Hit], max_chars: int) -> list[Hit]:
     return kept
 
 
-def _render_list(title: str, items: Sequence[ReprMixin]) -> str:
-    return format_heading(title) + format_entries((one._repr_content() for one in items), len(items)) if items else ""
+def _score_bars(result: ScoredResult) -> list[Bar]:
+    return [Bar(one.words, one.value, one.colour) for one in describe_score_parts(result)]
 
 
 ReprMixinT = TypeVar("ReprMixinT", bound=ReprMixin)
 
 
 class Results(list[ReprMixinT]):
-    """Ordered results of a call: a list with a notebook display and conversion to JSON and to a table."""
+    """
+    Ordered results of a call: a list with a notebook display and conversion to JSON and to a table.
+
+    Args:
+        items: The results.
+        item_type: Type of the results. Only needed for the columns of an empty table.
+
+    """
+
+    _item_type: type[ReprMixinT] | None = None
+
+    def __init__(self, items: Iterable[ReprMixinT] = (), *, item_type: type[ReprMixinT] | None = None) -> None:
+        super().__init__(items)
+        if item_type is not None:
+            self._item_type = item_type
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> ReprMixinT: ...
     @overload
     def __getitem__(self, index: slice) -> Results[ReprMixinT]: ...
     def __getitem__(self, index: SupportsIndex | slice) -> ReprMixinT | Results[ReprMixinT]:
-        return Results(super().__getitem__(index)) if isinstance(index, slice) else super().__getitem__(index)
+        if isinstance(index, slice):
+            return Results(super().__getitem__(index), item_type=self._item_type)
+        return super().__getitem__(index)
 
     # Type checkers must not see this method, or they would accept every attribute name.
     if not TYPE_CHECKING:
@@ -505,15 +576,22 @@ class Results(list[ReprMixinT]):
         """Return the JSON Schema of `to_dicts`, with which FastAPI documents its routes."""
         return {"type": "array", "items": {"type": "object"}}
 
-    def to_frame(self) -> Any:
+    def to_frame(self, *, all: bool = False) -> Any:  # noqa: A002 - shadows nothing that the method needs
         """
         Return a `pandas.DataFrame` with one row per result.
+
+        Times are in UTC. An empty result has the same columns with the same types.
+
+        Args:
+            all: True for all columns, False for the ten most useful ones.
 
         Raises:
             ImportError: pandas is not installed (extra ``notebook``).
 
         """
-        return require_extra("pandas").DataFrame([one._table_row() for one in self])
+        item_type = type(self[0]) if self else self._item_type
+        columns = {} if item_type is None else item_type._table_columns
+        return make_frame((one._table_row() for one in self), columns, has_all=all)
 
 
 class Page(Results[ReprMixinT]):
@@ -523,11 +601,18 @@ class Page(Results[ReprMixinT]):
     Args:
         items: The results.
         next_cursor: The ``cursor`` of the call that returns the next page; None on the last page.
+        item_type: As for `Results`.
 
     """
 
-    def __init__(self, items: Iterable[ReprMixinT] = (), *, next_cursor: str | None = None) -> None:
-        super().__init__(items)
+    def __init__(
+        self,
+        items: Iterable[ReprMixinT] = (),
+        *,
+        next_cursor: str | None = None,
+        item_type: type[ReprMixinT] | None = None,
+    ) -> None:
+        super().__init__(items, item_type=item_type)
         self.next_cursor = next_cursor
 
 
@@ -589,7 +674,7 @@ def traversal(reader: Reader, request: TraversalRequest, *, now_ms: int) -> Resu
             min_strength=request.min_strength,
             limit=request.limit,
         )
-        return Results(to_traversed(reader, steps))
+        return Results(to_traversed(reader, steps), item_type=TraversedMemory)
 
 
 def add_previews(reader: Reader, links: Sequence[Link]) -> tuple[Link, ...]:

@@ -412,7 +412,7 @@ class RecordStore:
         """
         place = check_labels(labels), check_key(key)
         plan = partial(record_plans.get_versions, place=place, limits=self._history_limits)
-        return Results(await self._shared.read(plan))
+        return Results(await self._shared.read(plan), item_type=Record)
 
     async def list(
         self,
@@ -466,7 +466,9 @@ class RecordStore:
         found = await self._read_with_index(plan)
         records = [one.record for one in found[:count]]
         is_last = count is None or len(found) <= count
-        return Page(records, next_cursor=None if is_last else _format_cursor(records[-1], nested=below))
+        return Page(
+            records, next_cursor=None if is_last else _format_cursor(records[-1], nested=below), item_type=Record
+        )
 
     async def labels(self, prefix: Labels = ()) -> Sequence[tuple[str, ...]]:
         """
@@ -524,7 +526,7 @@ class RecordStore:
             plan = partial(record_plans.search_records, request=request, listing=listing, offset=skipped)
             hits = await self._shared.read(plan, made_by=made_by)
             told["memory__record__count"] = len(hits)
-        return Results(hits)
+        return Results(hits, item_type=RecordHit)
 
     async def nearest(
         self,
@@ -560,7 +562,7 @@ class RecordStore:
                 made_by=made_by,
             )
             told["memory__record__count"] = len(hits)
-        return Results(hits)
+        return Results(hits, item_type=RecordHit)
 
     async def embed(self, texts: Iterable[str]) -> Sequence[Vectors]:
         """

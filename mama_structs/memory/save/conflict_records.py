@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import attrs
 import numpy as np
 
 import mama_structs  # Imported for the annotations. The names are resolved lazily, when type hints are evaluated.
-from mama_structs._internal.jsonable import JsonMixin
-from mama_structs._internal.reprs import bound_field_reprs
+from mama_structs._internal.reprs import Columns, ReprContent, ReprMixin
 from mama_structs.memory.save.automatic_links import RELATED_WORD
 from mama_structs.memory.types.duplicates import has_failed, superseded_nodes
 from mama_structs.memory.types.engine import SYSTEM_CREATOR_INDEX, Direction, Nodes, Reader, Writer
@@ -44,8 +43,8 @@ _KINDS: Final[Mapping[str, ConflictKind]] = {CONTRADICTION_WORD: "contradicts", 
 _PAGE_MEMORIES: Final = 4_096
 
 
-@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class MemoryConflict(JsonMixin):
+@attrs.frozen(kw_only=True, repr=False)
+class MemoryConflict(ReprMixin):
     """
     An unresolved conflict between two memories, detected when the newer one was saved.
 
@@ -58,11 +57,36 @@ class MemoryConflict(JsonMixin):
 
     """
 
+    _table_columns: ClassVar[Columns] = {
+        "newer": "text",
+        "kind": "text",
+        "older": "text",
+        "probability": "float",
+        "detected_at": "time",
+        "newer_id": "text",
+        "older_id": "text",
+    }
+
     newer: mama_structs.Memory
     older: mama_structs.Memory
     kind: ConflictKind
     probability: float
     detected_at: datetime
+
+    def _repr_content(self) -> ReprContent:
+        facts = (f"{self.probability:.2f}", f"{self.detected_at:%Y-%m-%d}")
+        return ReprContent(text=self.newer.content, second_text=(self.kind, self.older.content), facts=facts)
+
+    def _table_row(self) -> dict[str, Any]:
+        return {
+            "newer": self.newer.content,
+            "kind": self.kind,
+            "older": self.older.content,
+            "probability": self.probability,
+            "detected_at": self.detected_at,
+            "newer_id": self.newer.id,
+            "older_id": self.older.id,
+        }
 
 
 def add_conflict_links(

@@ -6,7 +6,7 @@ All functions are plans over a `Reader`. They use few batched queries, never one
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Final, Protocol, TypeVar
 
 import attrs
@@ -56,7 +56,8 @@ def similar(reader: Reader, request: SimilarityRequest) -> Results[SimilarMemory
     alike = [(near, float(request.calibration(cosine))) for near, cosine in ordered]
     kept = [(near, similarity) for near, similarity in alike if similarity >= request.threshold][: request.limit]
     memories = reader.get([near for near, _ in kept])
-    return Results(SimilarMemory(memory=one, similarity=kept[place][1]) for place, one in enumerate(memories))
+    found = (SimilarMemory(memory=one, similarity=kept[place][1]) for place, one in enumerate(memories))
+    return Results(found, item_type=SimilarMemory)
 
 
 def find_hits(reader: Reader, request: SearchRequest) -> tuple[list[Hit], ReorderRules | None]:
@@ -221,6 +222,12 @@ class RatedResult(Protocol):
 RatedResultT = TypeVar("RatedResultT", bound=RatedResult)
 
 
+def find_threshold(hits: Iterable[RatedResult], bounds: RelevanceBounds) -> float:
+    """Return the minimum relevance of the hits of a search that are shown in a prompt."""
+    best = max((hit.relevance for hit in hits), default=0.0)
+    return bounds.share * best if best >= bounds.relevance else bounds.relevance
+
+
 def worth_showing(hits: Sequence[RatedResultT], *, bounds: RelevanceBounds = DISPLAY_BOUNDS) -> list[RatedResultT]:
     """
     Return the hits of a search that are relevant enough for a prompt.
@@ -228,9 +235,9 @@ def worth_showing(hits: Sequence[RatedResultT], *, bounds: RelevanceBounds = DIS
     Return an empty list if the most relevant hit is hardly relevant. Otherwise return the hits that are almost as
     relevant as this one, or that have almost the best score.
     """
-    best = max((hit.relevance for hit in hits), default=0.0)
-    if best < bounds.relevance:
+    threshold = find_threshold(hits, bounds)
+    if threshold > max((hit.relevance for hit in hits), default=0.0):
         return []
     # Many equal answers lower the relevance of each, except for the first one.
     least_score = max((hit.score for hit in hits), default=0.0) - MAX_TIE_DISTANCE
-    return [hit for hit in hits if hit.relevance >= bounds.share * best or hit.score >= least_score]
+    return [hit for hit in hits if hit.relevance >= threshold or hit.score >= least_score]

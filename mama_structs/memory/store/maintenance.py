@@ -104,11 +104,14 @@ async def import_jsonl(
 def figures(shared: NamespaceServices) -> dict[str, Any]:
     """Return the statistics as of the last operation, without reading the disk."""
     embedder, reranking, judging = shared.embedding.embedder, shared.reranker_runner, shared.judge_runner
+    stored = shared.engine.figures()
+    maintained_at = stored.pop("maintained_at", 0)
     return StatsTable(
         namespace=shared.engine.namespace,
         embedder=embedder.name,
         dimensions=embedder.dimensions,
-        **shared.engine.figures(),
+        **stored,
+        last_maintenance=from_milliseconds(maintained_at).isoformat() if maintained_at else None,
         embedding=attrs.asdict(shared.embedding.stats),
         **({} if reranking is None else {"reranking": attrs.asdict(reranking.stats)}),
         **({} if judging is None else {"judging": attrs.asdict(judging.stats)}),

@@ -151,7 +151,7 @@ class MemoryReader:
             StoreDamaged: A text is missing or corrupt.
 
         """
-        return Results(await self._read(memory, results.evidence_in))
+        return Results(await self._read(memory, results.evidence_in), item_type=results.Evidence)
 
     async def count(
         self,
@@ -209,7 +209,7 @@ class MemoryReader:
         most, listing = check_limit(limit), f"list(order={_check.check_choice('order', order, ORDERS)!r})"
         after = parse_cursor(cursor, listing, self._namespaces)
         memories, following = await self._list_page(conditions, most, after, newest_first=order == "newest")
-        return Page(memories, next_cursor=format_cursor(following, listing, self._namespaces))
+        return Page(memories, next_cursor=format_cursor(following, listing, self._namespaces), item_type=Memory)
 
     @property
     def _namespaces(self) -> tuple[str, ...]:
@@ -291,7 +291,7 @@ class MemoryReader:
             links, following = await self._list_links(most, after)
         else:
             links, following = await self._list_links_of(checked, most, after)
-        return Page(links, next_cursor=format_cursor(following, listing, self._namespaces))
+        return Page(links, next_cursor=format_cursor(following, listing, self._namespaces), item_type=Link)
 
     async def _list_links_of(
         self, memory_id: str, limit: int, after: Positions
@@ -473,7 +473,8 @@ class MemoryReader:
             as_of=self._time("as_of", as_of),
             limit=limit,
         )
-        return Results(await self._hits(asked, None if max_chars is None else check_limit(max_chars, name="max_chars")))
+        room = None if max_chars is None else check_limit(max_chars, name="max_chars")
+        return Results(await self._hits(asked, room), item_type=Hit)
 
     async def _hits(self, asked: SearchQuery, room: int | None) -> builtins.list[Hit]:
         """Return the best hits of a search, with at most *room* characters in total."""
@@ -624,12 +625,12 @@ class MemoryReader:
         found = await self._read_each_namespace(lambda reader: graph.load_answer_extras(reader, names))
         return {name: one for some in reversed(found) for name, one in some.items()}
 
-    async def relationships(self) -> builtins.list[RelationshipCount]:
+    async def relationships(self) -> Results[RelationshipCount]:
         """Return all relationship words, most frequent first, each with its near synonyms."""
         counts = await self._shared.read(lambda reader: reader.relationships())
         words = sorted(counts, key=lambda word: (-counts[word], word))
         if not words:
-            return []
+            return Results(item_type=RelationshipCount)
         vectors = np.stack(
             [
                 pieces[0]
@@ -637,9 +638,10 @@ class MemoryReader:
             ]
         )
         near = find_near_synonyms(words, vectors)
-        return [RelationshipCount(word=word, count=counts[word], near_synonyms=near[word]) for word in words]
+        found = (RelationshipCount(word=word, count=counts[word], near_synonyms=near[word]) for word in words)
+        return Results(found, item_type=RelationshipCount)
 
-    async def conflicts(self, *, limit: int = 100) -> builtins.list[MemoryConflict]:
+    async def conflicts(self, *, limit: int = 100) -> Results[MemoryConflict]:
         """
         Return the unresolved conflicts of this namespace that saves detected, newest first.
 
@@ -652,7 +654,8 @@ class MemoryReader:
         """
         most = check_limit(limit)
         now = self._shared.now
-        return await self._shared.read(lambda reader: find_conflicts(reader, now, most))
+        found = await self._shared.read(lambda reader: find_conflicts(reader, now, most))
+        return Results(found, item_type=MemoryConflict)
 
     async def traverse(
         self,
@@ -723,7 +726,7 @@ class MemoryReader:
     # Statistics
 
     async def stats(self) -> dict[str, Any]:
-        """Return current statistics: memories by type, links, vectors and the models."""
+        """Return current statistics: memories by type, links, vectors, models and last maintenance."""
         await self._shared.read(lambda reader: reader.change)
         return self._figures()
 

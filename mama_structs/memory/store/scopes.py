@@ -209,7 +209,8 @@ class ScopedMemories(MemoryStore):
 
     async def _find_nearest(self, request: SimilarityRequest, made_by: EmbedderRecord) -> Results[SimilarMemory]:
         found = [near for one in self._scopes for near in await one._find_nearest(request, made_by)]
-        return Results(sorted(found, key=lambda near: near.similarity, reverse=True)[: request.limit])
+        nearest = sorted(found, key=lambda near: near.similarity, reverse=True)
+        return Results(nearest[: request.limit], item_type=SimilarMemory)
 
     async def _draft(self, request: SaveRequest, *, resolve: bool = False) -> PreparedSave:
         """Draft a memory, and limit its trust to that of its evidence in all namespaces."""
@@ -260,7 +261,7 @@ def merge_hits_by_score(hit_lists: Sequence[Sequence[Hit]], limit: int) -> list[
 
 def _merge_newest(memory_lists: Sequence[Sequence[Memory]], limit: int | None = None) -> Results[Memory]:
     every = (memory for some in memory_lists for memory in some)
-    return Results(sorted(every, key=lambda one: one.created_at, reverse=True)[:limit])
+    return Results(sorted(every, key=lambda one: one.created_at, reverse=True)[:limit], item_type=Memory)
 
 
 def _creation_key(link: Link) -> tuple[datetime, str]:

@@ -55,7 +55,7 @@ async def save_all(
             trusts[digest] = least_trusted([trust, trusts.get(digest, trust)])
     drafts = [attrs.evolve(draft, contents=texts, trusts=trusts) for draft in drafts]
     await shared.read(lambda reader: saving.check_all_link_targets(reader, drafts))
-    saved: Results[Memory] = Results()
+    saved: Results[Memory] = Results(item_type=Memory)
     pace = saving.BatchSizer()
     try:
         for start in range(0, len(drafts), SAVE_BATCH_SIZE):

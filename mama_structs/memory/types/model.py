@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 from urllib.parse import quote, unquote
 
 import attrs
@@ -20,7 +20,7 @@ from mama_structs._internal.caches import cache_by_text
 from mama_structs._internal.hints import peer_names
 from mama_structs._internal.hints.call_hints import with_call_hints
 from mama_structs._internal.jsonable import JsonMixin
-from mama_structs._internal.reprs import ReprContent, ReprMixin, bound_field_reprs, join_texts
+from mama_structs._internal.reprs import Columns, FieldReprMixin, ReprContent, ReprMixin, join_texts
 
 # Re-exported from `provenance`, which defines them because refs use them too.
 from mama_structs.provenance import ORIGINS as ORIGINS  # noqa: PLC0414 - exported
@@ -66,8 +66,8 @@ class Outcome(enum.StrEnum):
     PARTIAL = "PARTIAL"
 
 
-@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class OutcomeChange(JsonMixin):
+@attrs.frozen(kw_only=True, repr=False)
+class OutcomeChange(FieldReprMixin):
     """
     One outcome in the history of a decision.
 
@@ -83,8 +83,8 @@ class OutcomeChange(JsonMixin):
     at: datetime
 
 
-@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class DecisionMetadata(JsonMixin):
+@attrs.frozen(kw_only=True, repr=False)
+class DecisionMetadata(FieldReprMixin):
     """
     Metadata of a decision.
 
@@ -116,8 +116,8 @@ class DecisionMetadata(JsonMixin):
     schema_version: int = 1
 
 
-@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class CheckpointMetadata(JsonMixin):
+@attrs.frozen(kw_only=True, repr=False)
+class CheckpointMetadata(FieldReprMixin):
     """
     Metadata of a checkpoint.
 
@@ -141,8 +141,8 @@ class CheckpointMetadata(JsonMixin):
     schema_version: int = 1
 
 
-@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class InsightMetadata(JsonMixin):
+@attrs.frozen(kw_only=True, repr=False)
+class InsightMetadata(FieldReprMixin):
     """
     Metadata of an insight.
 
@@ -164,8 +164,8 @@ class InsightMetadata(JsonMixin):
     schema_version: int = 1
 
 
-@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class ContextMetadata(JsonMixin):
+@attrs.frozen(kw_only=True, repr=False)
+class ContextMetadata(FieldReprMixin):
     """
     Metadata of a context.
 
@@ -185,8 +185,8 @@ class ContextMetadata(JsonMixin):
     schema_version: int = 1
 
 
-@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class PreviousValue(JsonMixin):
+@attrs.frozen(kw_only=True, repr=False)
+class PreviousValue(FieldReprMixin):
     """
     A previous version of a record's value.
 
@@ -208,8 +208,8 @@ TEXT_SEPARATOR: Final = "\n\n"
 """Separator between the texts of a record that has several."""
 
 
-@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class RecordMetadata(JsonMixin):
+@attrs.frozen(kw_only=True, repr=False)
+class RecordMetadata(FieldReprMixin):
     """
     Metadata of a record; see `RecordStore`.
 
@@ -248,8 +248,8 @@ METADATA_TYPES: Final[Mapping[MemoryType, type[Metadata]]] = {
 }
 
 
-@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class PreviousText(JsonMixin):
+@attrs.frozen(kw_only=True, repr=False)
+class PreviousText(FieldReprMixin):
     """
     The text of a memory before a correction.
 
@@ -289,8 +289,8 @@ class RelatedMemory(JsonMixin):
     probability: float
 
 
-@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class SaveWarnings(JsonMixin):
+@attrs.frozen(kw_only=True, repr=False)
+class SaveWarnings(FieldReprMixin):
     """
     Older memories that a newly saved one repeats, contradicts or replaces.
 
@@ -311,6 +311,28 @@ class SaveWarnings(JsonMixin):
 
     def __bool__(self) -> bool:
         return bool(self.duplicate_of or self.possible_conflicts or self.possible_replacements)
+
+
+MEMORY_COLUMNS: Final[Columns] = {
+    "content": "text",
+    "type": "text",
+    "topic": "text",
+    "outcome": "text",
+    "reasoning": "text",
+    "confidence": "float",
+    "origin": "text",
+    "created_at": "time",
+    "valid_until": "time",
+    "id": "text",
+    "outcome_reason": "text",
+    "tags": "object",
+    "source": "text",
+    "mentions": "object",
+    "updated_at": "time",
+    "trust": "text",
+    "namespace": "text",
+}
+"""Columns of a table of memories."""
 
 
 @with_call_hints(peer_names.MEMORY)
@@ -340,6 +362,8 @@ class Memory(ReprMixin):
             stored.
 
     """
+
+    _table_columns: ClassVar[Columns] = MEMORY_COLUMNS
 
     id: str
     type: MemoryType
@@ -424,25 +448,28 @@ class Memory(ReprMixin):
 
     def _table_row(self) -> dict[str, Any]:
         return {
-            "id": self.id,
+            "content": self.content,
             "type": self.type.value,
             "topic": self.topic,
-            "content": self.content,
+            "outcome": self.outcome and self.outcome.value,
             "reasoning": self.reasoning,
             "confidence": self.confidence,
-            "outcome": self.outcome and self.outcome.value,
-            "created_at": self.created_at,
-            "updated_at": self.updated_at,
-            "valid_until": self.valid_until,
-            "mentions": self.mentions,
             "origin": self.origin,
+            "created_at": self.created_at,
+            "valid_until": self.valid_until,
+            "id": self.id,
+            "outcome_reason": self.outcome_reason,
+            "tags": self.tags,
+            "source": self.source,
+            "mentions": self.mentions,
+            "updated_at": self.updated_at,
             "trust": self.trust,
             "namespace": self.namespace,
         }
 
 
-@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class LinkMetadata(JsonMixin):
+@attrs.frozen(kw_only=True, repr=False)
+class LinkMetadata(FieldReprMixin):
     """
     Metadata of a link.
 
@@ -479,6 +506,22 @@ class Link(ReprMixin):
 
     """
 
+    _table_columns: ClassVar[Columns] = {
+        "from_text": "text",
+        "relationship": "text",
+        "to_text": "text",
+        "link_type": "text",
+        "confidence": "float",
+        "created_by": "text",
+        "created_at": "time",
+        "from_id": "text",
+        "to_id": "text",
+        "id": "text",
+        "similarity": "float",
+        "reason": "text",
+        "tags": "object",
+    }
+
     id: str
     from_id: str
     to_id: str
@@ -513,17 +556,19 @@ class Link(ReprMixin):
     def _table_row(self) -> dict[str, Any]:
         one, other = self._texts or (None, None)
         return {
-            "id": self.id,
-            "from_id": self.from_id,
-            "to_id": self.to_id,
-            "link_type": self.link_type.value,
+            "from_text": one,
             "relationship": self.metadata.original_relationship,
+            "to_text": other,
+            "link_type": self.link_type.value,
             "confidence": self.confidence,
-            "similarity": self.metadata.similarity,
             "created_by": self.created_by,
             "created_at": self.created_at,
-            "from_text": one,
-            "to_text": other,
+            "from_id": self.from_id,
+            "to_id": self.to_id,
+            "id": self.id,
+            "similarity": self.metadata.similarity,
+            "reason": self.metadata.reason,
+            "tags": self.metadata.tags,
         }
 
     def strength(self, now: datetime) -> float:

@@ -7,15 +7,15 @@ from typing import Protocol, TypeVar
 
 import attrs
 
-from mama_structs._internal.jsonable import JsonMixin
+from mama_structs._internal.reprs import FieldReprMixin
 from mama_structs.errors import StoreBusy
 from mama_structs.storage.sealed_rows import Rows
 
 T = TypeVar("T")
 
 
-@attrs.frozen(kw_only=True)
-class NamespaceErasure(JsonMixin):
+@attrs.frozen(kw_only=True, repr=False)
+class NamespaceErasure(FieldReprMixin):
     """
     Receipt of `mama_structs.admin.delete_namespace`: numbers of erased items, without any erased text.
 

@@ -6,14 +6,13 @@ import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 import attrs
 import msgspec
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.jsonable import JsonMixin
-from mama_structs._internal.reprs import ReprContent, ReprMixin, bound_field_reprs
+from mama_structs._internal.reprs import Columns, FieldReprMixin, ReprContent, ReprMixin, order_columns
 from mama_structs._internal.validation import TimeInput
 from mama_structs.errors import InvalidArgument, StoreDamaged
 from mama_structs.memory.types.engine import Vectors
@@ -75,6 +74,19 @@ class Record(ReprMixin):
 
     """
 
+    _table_columns: ClassVar[Columns] = {
+        "key": "text",
+        "labels": "object",
+        "value": "object",
+        "text": "text",
+        "version": "int",
+        "created_at": "time",
+        "updated_at": "time",
+        "expires_at": "time",
+        "origin": "text",
+        "memory_id": "text",
+    }
+
     labels: tuple[str, ...]
     key: str
     value: Any = attrs.field(hash=False)
@@ -111,6 +123,11 @@ class RecordHit(ReprMixin):
 
     """
 
+    _table_columns: ClassVar[Columns] = order_columns(
+        "key labels value text relevance score version updated_at expires_at origin",
+        {**Record._table_columns, "score": "float", "relevance": "float", "cosine": "float"},
+    )
+
     record: Record
     score: float
     relevance: float
@@ -125,8 +142,8 @@ class RecordHit(ReprMixin):
         return self.record._table_row() | own
 
 
-@attrs.frozen(field_transformer=bound_field_reprs)
-class NewRecord(JsonMixin):
+@attrs.frozen(repr=False)
+class NewRecord(FieldReprMixin):
     """
     A record to write.
 

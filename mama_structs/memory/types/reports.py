@@ -8,12 +8,22 @@ from typing import Any
 import attrs
 
 from mama_structs._internal.jsonable import JsonMixin
-from mama_structs._internal.reprs import bound_field_reprs
+from mama_structs._internal.reprs import (
+    FieldReprMixin,
+    ReprContent,
+    ReprMixin,
+    format_count,
+    format_heading,
+    format_line,
+    format_section,
+    join_lines,
+    wrap_html,
+)
 from mama_structs.memory.types.model import Memory
 
 
-@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
-class RejectedMemory(JsonMixin):
+@attrs.frozen(kw_only=True, repr=False)
+class RejectedMemory(ReprMixin):
     """
     A proposed memory that was not saved.
 
@@ -25,6 +35,9 @@ class RejectedMemory(JsonMixin):
 
     reason: str
     proposal: Any = attrs.field(default=None, repr=False)
+
+    def _repr_content(self) -> ReprContent:
+        return ReprContent(text=self.reason, html_facts=("rejected",))
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -51,12 +64,25 @@ class ExtractionResult(JsonMixin):
         return bool(self.saved or self.duplicates)
 
     def __repr__(self) -> str:
-        others = f"{len(self.duplicates)} duplicates, {len(self.rejected)} rejected"
-        return f"<ExtractionResult: {len(self.saved)} saved, {others}>"
+        saved = [format_line("saved", memory._repr_content(), opening="  ", closing="") for memory in self.saved]
+        return join_lines([f"<{self._title}>", *saved], 1 + len(saved))
+
+    def _repr_html_(self) -> str:
+        return wrap_html(
+            format_heading(self._title),
+            format_section("Saved", self.saved),
+            format_section("Duplicates", self.duplicates),
+            format_section("Rejected", self.rejected),
+        )
+
+    @property
+    def _title(self) -> str:
+        others = f"{format_count(len(self.duplicates), 'duplicate')}, {len(self.rejected):,} rejected"
+        return f"ExtractionResult: {len(self.saved):,} saved, {others}"
 
 
-@attrs.frozen(kw_only=True)
-class NamespaceCopy(JsonMixin):
+@attrs.frozen(kw_only=True, repr=False)
+class NamespaceCopy(FieldReprMixin):
     """
     Counts and digests of one namespace in the copy.
 
@@ -75,8 +101,8 @@ class NamespaceCopy(JsonMixin):
     digests: Mapping[str, str]
 
 
-@attrs.frozen(kw_only=True)
-class CopyReport(JsonMixin):
+@attrs.frozen(kw_only=True, repr=False)
+class CopyReport(FieldReprMixin):
     """
     Result of `admin.copy`.
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import matplotlib as mpl
 import matplotlib.figure
 import matplotlib.font_manager
+import matplotlib.path
 import matplotlib.text
 import pytest
 from fontTools.fontBuilder import FontBuilder
@@ -73,6 +74,48 @@ async def test_plots_show_memories(memories):
     assert "% of the variance" in texts["embedding_map"]
     assert {"auth", "other"} <= set(texts["embedding_map"].split("\n"))
     assert {"evolution", "implementation", "association", "temporal"} <= set(texts["decay"].split("\n"))
+
+
+async def test_history_points_from_old_to_new(memories):
+    """Also an arrow around other decisions, which bends away from the texts."""
+    old = await memories.save_decision("Use JWT", topic="auth", reasoning="x", created_at=START)
+    middle = await memories.supersede(old.id, "Use Redis", reasoning="x", created_at=START + timedelta(days=1))
+    new = await memories.supersede(middle.id, "Passkeys", reasoning="x", created_at=START + timedelta(days=2))
+    await memories.link(new.id, old.id, "supersedes")
+    axes = await memories.plot.history("auth")
+    arrows = [one for one in axes.texts if one.arrow_patch is not None]
+    axes.figure.savefig(io.BytesIO())
+
+    assert {(1, 2), (2, 3), (1, 3)} == {(one.xyann[1], one.xy[1]) for one in arrows}
+    tails = axes.transData.inverted().transform
+    paths = [tails(one.arrow_patch.get_path().vertices)[:, 0] for one in arrows]
+    assert all(path.max() <= 0.2 for path in paths)
+    assert -1.2 < min(path.min() for path in paths) < -0.5
+
+
+async def test_labels_of_neighbourhood_cross_no_line(memories):
+    """A label is placed at a free side of its memory, inside the figure. Without such a side, it has a background."""
+    hub = await memories.save_decision("Keep logins as sessions in Redis", topic="auth", reasoning="x")
+    for number in range(6):
+        await memories.save_checkpoint(
+            f"Step {number} for the sessions with a longer text",
+            implements=[hub.id],
+            created_at=START + timedelta(days=5 * number),
+        )
+    axes = await memories.plot.neighbourhood(hub.id)
+    axes.figure.savefig(io.BytesIO())
+    drawn = [one for one in axes.texts if one.get_text()]
+    labels = [one.get_window_extent() for one in drawn]
+    lines = [axes.transData.transform([one.xyann, one.xy]) for one in axes.texts if one.arrow_patch is not None]
+
+    assert 7 == len(labels)
+    assert 6 <= len(lines)
+    for text, label in zip(drawn, labels, strict=True):
+        crossed = [line for line in lines if mpl.path.Path(line).intersects_bbox(label, filled=False)]
+        assert not crossed or text.get_bbox_patch() is not None
+        assert not crossed or text is drawn[0]
+        assert axes.figure.bbox.x0 <= label.x0 < label.x1 <= axes.figure.bbox.x1
+        assert not [one for one in labels if one is not label and one.overlaps(label)]
 
 
 async def test_plots_draw_texts_literally(memories):

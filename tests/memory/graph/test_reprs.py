@@ -24,6 +24,7 @@ from mama_structs.errors import InvalidArgument
 from mama_structs.memory.graph.results import (
     Chain,
     Evidence,
+    Explanation,
     Hit,
     MemoryDetails,
     RelationshipCount,
@@ -31,6 +32,8 @@ from mama_structs.memory.graph.results import (
     SimilarMemory,
     TraversedMemory,
 )
+from mama_structs.memory.graph.score_parts import describe_score_parts
+from mama_structs.memory.search.features import FEATURES
 from mama_structs.memory.types.model import (
     CheckpointMetadata,
     ContextMetadata,
@@ -308,7 +311,7 @@ def told_things(draw):
         ExtractionResult(saved=two * many, rejected=(RejectedMemory(reason=said),) * many),
         RelationshipCount(word=said, count=1, near_synonyms=((said, 0.5),) * many),
         References({str(number): entry for number in range(many)}),
-        RefParser().feed(f"{said} <ref id='x'>{said}"),
+        *RefParser().feed(f"{said} <ref id='x'>{said}"),
         store,
         seen,
         *seen.refs,
@@ -319,12 +322,14 @@ def told_things(draw):
 @settings(max_examples=max(6, settings.default.max_examples // 10))
 @given(told_things())
 def test_repr_of_any_content_is_short_and_safe(things):
-    """A repr is short, without control characters, for any texts and number of items."""
+    """A repr has short lines without control characters, and at most ten items of each container."""
     for thing in things:
         told = repr(thing)
 
-        assert 20_000 > len(told), type(thing)
-        assert all(one.isprintable() or one == "\n" for one in told), type(thing)
+        for line in told.split("\n"):
+            assert line.isprintable(), type(thing)
+            assert MAX_LINE_COLUMNS >= columns(line), line
+        assert 60 >= told.count("\n"), type(thing)
         if hasattr(thing, "_repr_html_"):
             shown = thing._repr_html_()
             assert 400_000 > len(shown)
@@ -371,29 +376,88 @@ def test_repr_creates_only_visible_items():
     assert ["980 more", "950 more"] == re.findall(r"\d+ more", " ".join(shown))
 
 
+def test_repr_of_fields_is_one_line_or_one_line_each():
+    """Empty optional fields are omitted, long texts state their length, and long lists the number of omitted items."""
+    short = DecisionMetadata(reasoning="No state", extra={"a": 1})
+    long = CheckpointMetadata(open_files=tuple(f"{number} {'x' * 20}" for number in range(27)), next_steps=("y" * 900,))
+
+    assert (
+        "DecisionMetadata(reasoning='No state', confidence=0.7, created_by='user', extra={'a': 1}, schema_version=1)"
+        == repr(short)
+    )
+    lines = repr(long).split("\n")
+    assert ["CheckpointMetadata(", "    open_files=(", f"        '0 {'x' * 20}',"] == lines[:3]
+    assert ["        … 17 more", "    ),", "    next_steps=("] == lines[12:15]
+    assert lines[15].endswith("y…,")
+    assert repr(PreviousText(content="x", until=START, reason="y" * 900)).endswith("y…' (900 characters),\n)")
+
+
+async def test_recall_shows_text_for_model_and_reasons(tmp_path):
+    """The repr has the text in lines, and the HTML also the hits with the parts of their scores."""
+    async with Session.open(tmp_path, embedder=SMALL, conversation="c") as session:
+        old = await session.memories.save_decision(
+            "Use JWT for logins", topic="auth", reasoning=f"No state {'x ' * 99}"
+        )
+        await session.memories.set_outcome(old.id, "FAILED", reason="A stolen JWT cannot be revoked")
+        recalled = await session.recall("JWT for logins?", explain=True)
+        later = await session.recall("JWT for logins?", explain=True)
+    first, *lines = repr(recalled).split("\n")
+    shown = VisibleTextParser(recalled._repr_html_()).text
+
+    assert f"<Recall of {len(recalled.hits)} " in first
+    assert recalled.text.split() == " ".join(lines[: len(lines) - len(recalled.left_out)]).split()
+    assert recalled.text in shown
+    assert "same words" in shown
+    assert "already recalled" in repr(later)
+    assert "already recalled" in VisibleTextParser(later._repr_html_()).text
+
+
 async def test_bar_of_hit_sums_to_score(store):
-    """Each term of the score has a segment of the bar and a number."""
+    """Each term of the score has a segment of the bar, words and a number."""
     for said in ("Use JWT for logins", "Orders peak on Mondays"):
         await store.save_context(said, topic="auth")
     (hit,) = (await store.search("logins by JWT"))[:1]
     text = " ".join(VisibleTextParser(hit._repr_html_()).text.split())
     shown = {name: term for name, term in hit.terms.items() if abs(term) >= 0.005}
+    parts = describe_score_parts(hit)
 
     why = await store.explain("logins by JWT", hit.memory.id)
 
     assert repr(why) == f"<Explanation 'hit 1' relevance {why.relevance:.2f}, {hit.memory.id}>"
+    assert [f"{words:<26}{value:>7.2f}" for _, words, value in describe_score_parts(why)] == str(why).split("\n")[1:-2]
     assert f"= {why.score:.2f}" in VisibleTextParser(why._repr_html_()).text
     assert hit.score == pytest.approx(sum(hit.terms.values()))
     assert {"meaning", "words"} <= set(shown)
     assert f"= {hit.score:.2f}" in text
-    for name, term in shown.items():
-        assert f"{name} {abs(term):.2f}" in text
+    assert shown == {part: value for part, _, value in parts}
+    assert {"similar meaning", "same words"} <= {words for _, words, _ in parts}
+    for _, words, value in parts:
+        assert f"{words} {abs(value):.2f}" in text
     bars = re.findall(r"position:absolute;height:100%;left:([0-9.]+)%;width:([0-9.]+)%", hit._repr_html_())
     ends = [float(left) + float(width) for left, width in bars]
     assert len(shown) <= len(bars) <= len(shown) + 1
     assert 100 == pytest.approx(max(ends), abs=0.05)
     kept = 100 * hit.score / sum(term for term in shown.values() if term > 0)
     assert any(end == pytest.approx(kept, abs=0.05) for end in ends)
+
+
+@pytest.mark.parametrize("value", [1.0, -1.0])
+def test_every_part_of_score_has_words(value):
+    """No feature or rule is shown by its internal name, and parts that lower the score come last."""
+    terms = dict.fromkeys([*FEATURES, "outcome", "superseded", "place"], value)
+    found = describe_score_parts(
+        Hit(memory=plain_memory("context_x_1", "x"), score=1.0, relevance=0.5, signals={}, terms=terms)
+    )
+
+    assert set(terms) == {one.part for one in found}
+    assert not {one.words for one in found} & set(terms) - {"superseded"}
+    assert len(terms) == len({one.colour for one in found})
+    assert ["similar meaning", "same words", "unknown", "superseded"] == [
+        one.words
+        for one in describe_score_parts(
+            Explanation(memory_id="x", terms={"superseded": -1, "unknown": 1, "words": 1, "meaning": 1, "topic": 1e-3})
+        )
+    ]
 
 
 async def test_session_refs_and_stats_have_html(tmp_path):
@@ -434,12 +498,51 @@ async def test_results_are_lists_and_data_frames(store):
     assert "<Memory 'Cover" in repr(recent[:1])
     assert [new.id, old.id] == list(recent.to_frame()["id"])
     assert [hit.score for hit in hits] == list(hits.to_frame()["score"])
-    assert hits[0].terms["meaning"] == hits.to_frame()["terms.meaning"][0]
+    assert hits[0].terms["meaning"] == hits.to_frame(all=True)["terms.meaning"][0]
     assert [("Cover the boats", "supersedes")] == list(
         links.to_frame()[["from_text", "relationship"]].itertuples(index=False, name=None)
     )
     assert [1] == list((await store.traverse(old.id, max_depth=1)).to_frame()["depth"])
     assert {"similarity"} <= set((await store.similar(old.id, threshold=0)).to_frame())
+
+
+async def test_data_frame_has_ten_columns_with_types(store):
+    """An empty result has the same columns and types, `all` adds the others, and times are in UTC."""
+    old = await store.save_decision(
+        "Leave the boats open",
+        topic="boats",
+        reasoning="quick",
+        evidence=["a log"],
+        valid_until=datetime(8000, 1, 1, tzinfo=UTC),
+    )
+    unlinked = await store.links(old.id)
+    new = await store.supersede(old.id, "Cover the boats", reasoning="rain")
+    found = [
+        (await store.list(), await store.list(topic="x")),
+        (await store.search("boats"), await store.search("boats", topic="x")),
+        (await store.similar(old.id, threshold=0), await store.similar(old.id, threshold=1)),
+        (await store.traverse(old.id), await store.traverse(old.id, link_types=["temporal"])),
+        (await store.links(new.id), unlinked),
+        (await store.evidence(old.id), await store.evidence(new.id)),
+        (await store.history(new.id), await store.history(topic="x")),
+    ]
+    frames = [tuple(one.to_frame(all=True) for one in pair) for pair in found]
+
+    for (some, none), (full, empty) in zip(found, frames, strict=True):
+        shown = some.to_frame()
+        assert len(some) == len(full) > 0 == len(none) == len(empty)
+        assert list(full)[:10] == list(shown) == list(none.to_frame())
+        assert list(full.dtypes) == list(empty.dtypes)
+        for name in set(full) & {"created_at", "updated_at", "valid_until"}:
+            assert "datetime64[us, UTC]" == str(full.dtypes[name])
+    memories, hits, _, _, links, evidence, chain = [full for full, _ in frames]
+    assert {"content", "outcome", "confidence", "id"} < set(found[0][0].to_frame())
+    assert ["float64"] * 2 == [str(hits.dtypes[name]) for name in ("relevance", "terms.place")]
+    assert 8000 == memories["valid_until"].max().year
+    assert ["supersedes"] == list(links["relationship"])
+    assert ["a log"] == list(evidence["source"])
+    assert [None, new.id] == [one if isinstance(one, str) else None for one in chain["superseded_by"]]
+    assert list(found[1][1][:5].to_frame()) == list(found[1][0].to_frame())
 
 
 async def test_data_frame_without_pandas_raises_error_with_install_hint(store, monkeypatch):

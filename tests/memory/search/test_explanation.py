@@ -1,7 +1,6 @@
 """Explanations of why a search returned a memory or omitted it."""
 
-from __future__ import annotations
-
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -70,5 +69,5 @@ async def test_explanation_str_is_a_table_of_terms(store):
     lines = str(await store.explain("when does the harbour freeze", memory.id)).splitlines()
 
     assert f"{memory.id}: hit 1" == lines[0]
-    assert ["meaning", "words", "recency"] == [line.split()[0] for line in lines[1:4]]
+    assert ["similar meaning", "same words", "recent"] == [re.split(r"\s{2,}", line.strip())[0] for line in lines[1:4]]
     assert ["score", "relevance"] == [line.split()[0] for line in lines[-2:]]

@@ -274,8 +274,9 @@ class LocalEngine:
 
     def figures(self) -> dict[str, Any]:
         """Return statistics about the views. The statistics may lack the last changes."""
-        views = self._views
-        return {} if views is None else views.stats()
+        views, head = self._views, self._head
+        maintained_at = head.maintained_at if head is not None else 0
+        return {} if views is None else {**views.stats(), "maintained_at": maintained_at}
 
     async def begin_maintenance(self, now_ms: int, every_ms: int) -> int | None:
         """

@@ -213,6 +213,7 @@ class PostgresEngine:
                 "recall": self.index.recall,
             },
             "words_to_index": 0,
+            "maintained_at": head.maintained_at,
         }
 
     async def close(self) -> None:
