@@ -223,6 +223,8 @@ class HookServer:
         """Return the answer to an agent's event, in the format that the agent expects."""
         import json  # noqa: PLC0415 - imported after the socket is ready
 
+        # PowerShell writes a byte order mark before the text that it pipes to a command.
+        event = event.removeprefix("\ufeff")
         given = json.loads(event) if event.strip() else {}
         if not isinstance(given, dict):
             return {}
@@ -233,11 +235,13 @@ class HookServer:
             return {}
         session = await self._get_session(namespace, find_text(given, _CONVERSATION_ID_KEYS))
         # The agent's context was compacted or cleared and lost the recalled text, so recall it again.
-        again = kind == "compact" or given.get("source") in ("clear", "compact")
-        recalled = await self._recall(session, message if kind == "prompt" else "", max_chars, again=again)
-        return format_answer(name, kind, recalled)
+        if kind == "compact" or given.get("source") in ("clear", "compact"):
+            session._conversation.recall_log.clear()
+        if not accepts_text(name, kind):
+            return {}
+        return format_answer(name, kind, await self._recall(session, message if kind == "prompt" else "", max_chars))
 
-    async def _recall(self, session: Session, message: str, max_chars: int, *, again: bool) -> str:
+    async def _recall(self, session: Session, message: str, max_chars: int) -> str:
         """
         Recall as `Session.recall` does. Until the warm-up has finished, search by words only.
 
@@ -247,8 +251,6 @@ class HookServer:
         from mama_structs.session.recall_builder import build_recall  # noqa: PLC0415
 
         self._recall_log = told = session._conversation.recall_log
-        if again:
-            told.clear()
         # Both stores share the same memories. The lexical one needs no encoder.
         memories = session.memories if self._is_warm else LexicalMemoryStore(session.memories._shared)
         few: Any = None if self._is_warm else _ResumeDetector()
@@ -322,15 +324,19 @@ def classify_event(name: str, message: str) -> str | None:
     return None
 
 
-def format_answer(name: str, kind: str, text: str) -> dict[str, Any]:
-    """
-    Return an answer in the format that the agent with this event name expects.
+def accepts_text(name: str, kind: str) -> bool:
+    """Return False for a compaction event of Claude Code, Codex, Gemini CLI and Cursor, which read no text then."""
+    return kind != "compact" or not (name[:1].isupper() or name == "preCompact")
 
-    Most agents accept no text before a compaction.
-    """
-    if not text:
+
+def format_answer(name: str, kind: str, text: str) -> dict[str, Any]:
+    """Return an answer in the format that the agent with this event name expects."""
+    if not text or not accepts_text(name, kind):
         return {}
     if name[:1].isupper():
         # Agents with capitalized event names use this format: Claude Code, Codex, Gemini CLI.
-        return {} if kind == "compact" else {"hookSpecificOutput": {"hookEventName": name, "additionalContext": text}}
-    return {"additional_context": text}
+        return {"hookSpecificOutput": {"hookEventName": name, "additionalContext": text}}
+    # Cursor's name of the event. Its answers say whether to send the prompt.
+    return (
+        {"continue": True, "additional_context": text} if name == "beforeSubmitPrompt" else {"additional_context": text}
+    )

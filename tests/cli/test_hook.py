@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import os
+import shutil
 import socket
 import stat
 import subprocess
@@ -27,14 +28,24 @@ RETRIES = "Acquirer Nordbank: timeouts are retried 3 times with exponential back
 QUESTION = "How often are timeouts of the acquirer Nordbank retried?"
 
 
+@pytest.fixture(scope="module")
+def filled_store(tmp_path_factory):
+    """A directory with two decisions and a checkpoint, which tests copy."""
+    path = tmp_path_factory.mktemp("hook") / "a.mama"
+
+    async def fill():
+        async with Session.open(path, embedder=HashEmbedder()) as session:
+            await session.memories.save_decision(RETRIES, topic="retries", reasoning="the bank asked for it")
+            await session.memories.save_decision("shield first", topic="defence", reasoning="raids doubled")
+            await session.memories.save_checkpoint("retries are in, alerts are not", next_steps=["alerts"])
+
+    asyncio.run(fill())
+    return path
+
+
 @pytest.fixture
-async def store(tmp_path):
-    """A directory with two decisions and a checkpoint."""
-    async with Session.open(tmp_path / "a.mama", embedder=HashEmbedder()) as session:
-        await session.memories.save_decision(RETRIES, topic="retries", reasoning="the bank asked for it")
-        await session.memories.save_decision("shield first", topic="defence", reasoning="raids doubled")
-        await session.memories.save_checkpoint("retries are in, alerts are not", next_steps=["alerts"])
-    return tmp_path / "a.mama"
+def store(tmp_path, filled_store):
+    return shutil.copytree(filled_store, tmp_path / "a.mama")
 
 
 @pytest.fixture
@@ -106,13 +117,15 @@ def test_events_of_common_agents_are_classified(event, kind, message):
             {"hookSpecificOutput": {"hookEventName": "UserPromptSubmit", "additionalContext": "text"}},
         ),
         ("PreCompact", "compact", {}),
-        ("beforeSubmitPrompt", "prompt", {"additional_context": "text"}),
+        ("beforeSubmitPrompt", "prompt", {"continue": True, "additional_context": "text"}),
+        ("sessionStart", "start", {"additional_context": "text"}),
+        ("preCompact", "compact", {}),
         ("", "prompt", {"additional_context": "text"}),
         ("before_compaction", "compact", {"additional_context": "text"}),
     ],
 )
 def test_answer_has_format_of_the_agent(name, kind, answer):
-    """Agents with capitalized event names read ``hookSpecificOutput``, and nothing before a compaction."""
+    """Claude Code and Codex read ``hookSpecificOutput``, Cursor also *continue*; none reads text before a compaction."""
     assert answer == format_answer(name, kind, "text")
     assert {} == format_answer(name, kind, "")
 
@@ -143,6 +156,21 @@ async def test_fact_is_recalled_once_until_context_is_lost(helper):
     assert {} != await asked(helper, **{**prompt, "session_id": "another"})
     assert {} == await asked(helper, session_id="1", hook_event_name="PreCompact")
     assert {} != await asked(helper, **prompt)
+
+
+async def test_event_may_begin_with_byte_order_mark(helper):
+    """PowerShell writes one before the JSON that it pipes to a command."""
+    answer = await helper.answer("default", 2_000, "\ufeff" + json.dumps({"prompt": QUESTION}))
+
+    assert RETRIES in answer["additional_context"]
+
+
+async def test_checkpoint_stays_available_when_agent_takes_no_text_before_compaction(helper):
+    """Cursor has no event after a compaction, so its next prompt or session start recalls the checkpoint."""
+    await asked(helper, conversation_id="1", hook_event_name="preCompact")
+
+    answer = await asked(helper, conversation_id="1", hook_event_name="sessionStart")
+    assert "alerts are not" in answer["additional_context"]
 
 
 async def test_session_start_recalls_last_checkpoint(helper):
