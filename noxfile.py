@@ -146,10 +146,12 @@ ONCE = [
     # Crash and fault tests: killed processes and failing statements must not lose data.
     "tests/crash",
     *("tests/memory/engines/local/test_crash.py", "tests/memory/engines/local/test_faults.py"),
-    *("tests/storage/test_wal.py", "tests/storage/test_faults.py"),
+    "tests/memory/engines/local/test_deletion.py",
+    *(f"tests/storage/test_{name}.py" for name in ("wal", "faults", "forks", "reserve")),
     *("tests/refs/markup/test_parser_steps.py", "tests/refs/store/test_export_faults.py"),
     # Tests that start interpreters, or that truncate texts at every position.
     *("tests/adapters/mcp/test_processes.py", "tests/memory/engines/local/test_processes.py"),
+    *("tests/memory/engines/local/test_without_hnswlib.py", "tests/session/test_read_only_store.py"),
     *("tests/testing/test_pytest_plugin.py", "tests/cli/test_main.py", "tests/test_event_loop.py"),
     *(
         f"tests/session/test_{name}.py"
@@ -304,3 +306,34 @@ def peers(session: nox.Session) -> None:
     if not session.posargs:
         session.run("python", "benchmarks/stores.py", "--write")
     session.run("python", "benchmarks/peers.py", *(session.posargs or ["--write"]))
+
+
+@nox.session(default=False)
+def ui(session: nox.Session) -> None:
+    """Test the local pages in Chromium. Without a browser, such as Debian's package chromium, the tests are skipped."""
+    # The rule checker is axe, which tests whether people with disabilities can use a page.
+    session.install("--no-compile", ".[ui,testing]", "pytest>=8", "pytest-asyncio>=0.24", "jsonschema>=4.21")
+    session.install("playwright>=1.50", "axe-playwright-python>=0.1.5")
+    session.run("pytest", *(session.posargs or ["tests/browser"]))
+
+
+@nox.session(python=HERE, default=False)
+def release(session: nox.Session) -> None:
+    """
+    Build the package, install it from a local index with all extras, and list the reasons that prevent a release.
+
+    ``nox -s release -- --rehearsal`` only prints these reasons. The page docs/internals/releasing.md has all steps.
+    """
+    # Without its extra `md`, twine does not render the README.
+    session.install("--no-compile", "build>=1.3", "twine>=7", "readme_renderer[md]", "check-wheel-contents>=0.6.3")
+    built = Path("dist")
+    shutil.rmtree(built, ignore_errors=True)
+    session.run("python", "-m", "build", "--outdir", str(built))
+    wheel, source = next(built.glob("*.whl")), next(built.glob("*.tar.gz"))
+    session.run("twine", "check", "--strict", str(wheel), str(source))
+    # W002: the notice of a vocabulary is both next to it and with the licences.
+    session.run("check-wheel-contents", "--ignore=W002", str(wheel))
+    for version in [HERE, *PRESENT[:1]]:
+        session.run("python", "scripts/release.py", "install", str(built), "--python", f"python{version}", "--extras")
+    accepted = [0, 1] if "--rehearsal" in session.posargs else [0]
+    session.run("python", "scripts/release.py", "check", success_codes=accepted)

@@ -48,7 +48,7 @@ from mama_structs.memory.types.namespace_erasure import NamespaceErasure
 from mama_structs.memory.types.record import NewRecord, Record, RecordHit
 from mama_structs.memory.types.reports import CopyReport, ExtractionResult, NamespaceCopy, RejectedMemory
 from mama_structs.memory.types.reranker import Reranker
-from mama_structs.recall import Conflict, LeftOut
+from mama_structs.recall import Conflict, LeftOut, RecallLine
 from mama_structs.references.matches import IdMatch
 from mama_structs.references.results import ResolverStats
 from mama_structs.refs.conversations.conversation_info import ConversationInfo
@@ -60,6 +60,7 @@ from mama_structs.refs.store.ref_collector import RefStream
 from mama_structs.refs.store.text import Content, Excerpt
 from mama_structs.refs.store.text_search import ContextLine, Match, SearchResult
 from mama_structs.session.session import SessionStream
+from mama_structs.session.ui_server import UiServer
 from mama_structs.storage.sqlite_errors import CheckReport, Issue
 from mama_structs.tools.exposed_tools import ExposedToolNames, ExposedTools
 from mama_structs.tools.exposure import Cue, SelectionRule, ToolSelection
@@ -114,6 +115,7 @@ __all__ = [
     "PlainText",
     "PreviousText",
     "PreviousValue",
+    "RecallLine",
     "Record",
     "RecordHit",
     "RecordMetadata",
@@ -140,6 +142,7 @@ __all__ = [
     "ToolSelection",
     "TraversedMemory",
     "TypeCondition",
+    "UiServer",
     "Unset",
     "Usage",
     "WireNames",

@@ -25,6 +25,7 @@ from mama_structs.cli.arguments import (
     parse_player_id,
     parse_time,
 )
+from mama_structs.cli.coding_agents.names import AGENTS
 from mama_structs.cli.output import discard_output, mask_passwords, print_lines, write_stderr
 from mama_structs.errors import InvalidArgument, MamaStructsError
 
@@ -211,10 +212,11 @@ _ID: Final = ("id ID", "a memory's id")
 _REPORT: Final = ("--json", "print the report as one JSON object")
 _EMBEDDERS: Final = ("semantic", "hash")
 _EMBEDDER_HELP: Final = "semantic: the sentence encoder of the extra 'semantic'; hash: words only, always available"
-_IMPORT_SOURCES: Final = ("mem0", "langgraph", "mcp-memory", "basic-memory")
+_IMPORT_SOURCES: Final = ("mem0", "langgraph", "mcp-memory", "basic-memory", "claude-code", "claude-mem")
 _SOURCE_HELP: Final = (
     "mem0: Qdrant's folder, history.db, or the JSON of get_all(); langgraph: the file of a SqliteStore; "
-    "mcp-memory: the server's memory.jsonl; basic-memory: the folder with the notes"
+    "mcp-memory: the server's memory.jsonl; basic-memory: the folder with the notes; "
+    "claude-code: ~/.claude/projects, or a folder or transcript in it; claude-mem: claude-mem.db"
 )
 _NEW_STORE: Final = ("store STORE", "a session's directory, created if missing, or the URL of a server")
 _DEFAULT_HELP: Final = "by default the embedder of the store, or for a new store the best installed one"
@@ -223,6 +225,10 @@ _PLAYER_HELP: Final = (
     "the player to show, such as 1-11, with guild, planet and fleet, among the first 1,024 of the node; "
     "by default 1-11 on the bundled node, else the first player that has all three"
 )
+_INIT_STORE_HELP: Final = (
+    "the session's directory; by default the one of the last run, or agent.mama in the project or the home directory"
+)
+_DYNAMIC_MODES: Final = ("auto", "force_static", "force_dynamic")
 _DYNAMIC_HELP: Final = (
     "auto: clients that subscribe to changes see the tools that match the user's message; "
     "force_static: all clients see all tools; force_dynamic: all clients see the matching tools"
@@ -238,9 +244,9 @@ _HOOK_HELP: Final = (
 )
 _GROUPS: Final = {
     "try it": ("demo", "fake-node"),
-    "read memories": ("list", "search", "show", "recall", "view", "stats"),
+    "read memories": ("ui", "list", "search", "show", "recall", "view", "stats"),
     "erase": ("erase",),
-    "connect an agent": ("serve-mcp", "hook"),
+    "connect an agent": ("init", "serve-mcp", "hook"),
     "maintain a store": (
         "check", "backup", "copy", "export", "import", "conversations", "maintain", "rebuild", "reembed",
     ),
@@ -250,6 +256,7 @@ _GROUPS: Final = {
 _EXAMPLES: Final = {
     "demo": "",
     "fake-node": "--port 1317",
+    "ui": "agent.mama",
     "list": "agent.mama --type decision",
     "search": "agent.mama 'why did we leave JWT?'",
     "show": "agent.mama decision_auth_1795436746081_3188da2e",
@@ -257,6 +264,7 @@ _EXAMPLES: Final = {
     "view": "agent.mama -o memories.html",
     "stats": "agent.mama --namespace user:ada",
     "erase": "agent.mama --about customer-17 --dry-run",
+    "init": "claude-code ~/agent.mama --dry-run",
     "serve-mcp": "agent.mama --http 8317",
     "hook": "agent.mama < event.json",
     "check": "agent.mama",
@@ -278,9 +286,11 @@ _EXAMPLES: Final = {
 _OVERVIEW_EXAMPLES: Final = ("demo", "search", "view", "serve-mcp")
 _SHORT_DESCRIPTIONS: Final = {
     "demo": "show a memory that fails, is replaced, recalled and found",
+    "ui": "show memories, recalls and conversations in a browser",
     "show": "show one memory in full, with its history and links",
-    "view": "write an HTML page with search, timelines and a graph",
+    "view": "write an HTML page with a filter, timelines and links",
     "erase": "erase memories and all copies of their texts; asks first",
+    "init": "connect Claude Code, Codex or Cursor; shows the changes, asks first",
     "hook": "answer the hooks of a coding agent with recalled memories",
     "check": "check a store for damage; repairs nothing",
     "copy": "copy a store to another, or continue a copy, and compare",
@@ -288,7 +298,7 @@ _SHORT_DESCRIPTIONS: Final = {
     "maintain": "remove weak and old automatic links",
     "rebuild": "rebuild the search indexes from the saved memories",
     "reembed": "change to another embedder",
-    "import-from": "import from mem0, LangGraph, MCP's memory server, basic-memory",
+    "import-from": "import from other memory programs, and Claude Code transcripts",
     "migrate": "import the memories of a MAMA v1.0 database",
     "fake-node": "serve a generated Structs world until interrupted",
     "conversations": "list, delete and move conversations",
@@ -318,6 +328,18 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
         ),
         *_list_world_arguments(players=40, latency=0),
     ),
+    "ui": (
+        serving.ui,
+        _STORE,
+        ("--write", "also change and delete memories; without it, the pages are read-only"),
+        (
+            "--port",
+            "the port on 127.0.0.1, or 0 for a free port (%(default)s)",
+            {"type": create_integer_parser(0, MAX_PORT), "default": 0},
+        ),
+        ("--open", "open the address in the default browser"),
+        _NAMESPACE,
+    ),
     "list": (reading.list_memories, _STORE, _create_limit_argument(20), _TYPES, _TOPIC, _NAMESPACE, _JSON),
     "show": (reading.show, _STORE, _ID, _NAMESPACE, _JSON),
     "search": (
@@ -339,6 +361,7 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
             "maximum number of characters (%(default)s)",
             {"type": create_integer_parser(300), "default": 2_000},
         ),
+        ("--explain", "say why each line is there, and why other memories are left out"),
         _NAMESPACE,
         _JSON,
     ),
@@ -350,6 +373,19 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
             "the output file; by default the directory's name with .html",
             {"dest": "output"},
         ),
+        ("--query TEXT", "only the results of this search, best first"),
+        _TYPES,
+        _TOPIC,
+        ("--outcome OUTCOME", "only decisions with this outcome", {"choices": ("SUCCESS", "FAILED", "PARTIAL")}),
+        (
+            "--origin ORIGIN",
+            "only memories of this origin; can be repeated",
+            {"action": "append", "dest": "origins", "choices": ("user", "model", "tool", "outside")},
+        ),
+        ("--tag TAG", "only memories with this tag; can be repeated", {"action": "append", "dest": "tags"}),
+        ("--source SOURCE", "only memories with this source"),
+        ("--since TIME", "only memories saved at this date or time (UTC), or later", {"type": parse_time}),
+        ("--before TIME", "only memories saved before this date or time (UTC)", {"type": parse_time}),
         _create_limit_argument(10_000),
         _NAMESPACE,
     ),
@@ -422,6 +458,18 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
         _NAMESPACE,
         _REPORT,
     ),
+    "init": (
+        serving.init,
+        ("agent AGENT", f"the coding agent: {', '.join(AGENTS)}", {"choices": AGENTS}),
+        ("store STORE", _INIT_STORE_HELP, {"nargs": "?"}),
+        ("--user", "connect all projects of this user, by files in the home directory"),
+        ("--project DIR", "the directory of the project to connect; by default the current one"),
+        ("--dynamic", _DYNAMIC_HELP, {"choices": _DYNAMIC_MODES}),
+        ("--namespace NAME", "namespace of the memories; by default the one of the last run, or 'default'"),
+        ("--dry-run", "only show the changes"),
+        ("--yes", "do not show the changes, and do not ask"),
+        ("--undo", "remove what earlier runs added, and keep all other changes"),
+    ),
     "hook": (
         serving.hook,
         _DIRECTORY,
@@ -441,7 +489,7 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
         ),
         ("--conversation NAME", "the conversation with the refs; by default a fresh one"),
         ("--files DIR", "the directory below which clients may write files; by default clients cannot write files"),
-        ("--dynamic", _DYNAMIC_HELP, {"choices": ("auto", "force_static", "force_dynamic")}),
+        ("--dynamic", _DYNAMIC_HELP, {"choices": _DYNAMIC_MODES}),
         ("--deprecated", "also list the deprecated tools of v1.0"),
         ("--verbose", "log decisions to stderr, without content"),
         "over HTTP",

@@ -15,7 +15,7 @@ from mama_structs._internal.reprs import escape_unprintable, format_count, trunc
 from mama_structs.cli.arguments import open_session
 from mama_structs.cli.hook import stop_helper
 from mama_structs.cli.output import confirm, format_table, print_answer, print_lines, report_progress, write_stderr
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import InvalidArgument, MamaStructsError
 
 # Maximum width of a table cell, in terminal columns.
 _TEXT_COLUMNS = 72
@@ -64,19 +64,48 @@ async def recall(given: argparse.Namespace) -> None:
     from mama_structs._internal.jsonable import to_jsonable
 
     async with open_session(given) as session:
-        found = await session.recall(given.message, max_chars=given.max_chars)
-    print_answer(given, to_jsonable(found), "\n".join(map(escape_unprintable, found.text.splitlines())) or "nothing")
+        found = await session.recall(given.message, max_chars=given.max_chars, explain=given.explain)
+    lines = found.text.splitlines() or ["nothing"]
+    if found.lines:
+        lines += ["", "Why each line is there:"]
+        lines += [f"{', '.join(one.id for one in line.memories)}: {line.explanation}" for line in found.lines]
+    if found.left_out:
+        lines += ["", "Found, but left out:"]
+        lines += [f"{one.memory.id}: {one.explanation}" for one in found.left_out]
+    print_answer(given, to_jsonable(found), "\n".join(map(escape_unprintable, lines)))
 
 
 async def view(given: argparse.Namespace) -> None:
-    """Write an HTML page for a browser, with search, timelines of decisions, and a graph."""
-    from mama_structs.cli.viewer import create_page
+    """Write one HTML file of memories for a browser, with a filter, timelines and links between memories."""
+    from mama_structs.memory.types.filters import Filter
 
+    try:
+        from mama_structs._internal.reprs import require_extra
+
+        require_extra("jinja2", extra="ui")
+    except ImportError as missing:
+        raise MamaStructsError(str(missing)) from missing
+    from mama_structs.ui.static_export import create_export
+
+    where = Filter(
+        type=given.types or None,
+        topic=given.topic,
+        outcome=given.outcome,
+        origin=given.origins or None,
+        tags=given.tags or None,
+        source=given.source,
+        since=given.since,
+        until=given.before,
+    )
     async with open_session(given) as session:
-        page = await create_page(session.memories, limit=given.limit)
+        page = await create_export(session.memories, where=where, query=given.query, limit=given.limit)
+    if page.notice is not None:
+        write_stderr(f"mama-structs: searched by words only: {page.notice}\n")
     target = _choose_target(given)
     page.write(target)
-    print_lines(escape_unprintable(f"{page.shown_count:,} of {page.count:,} memories are in {target}"))
+    print_lines(escape_unprintable(f"{page.count:,} of {page.total:,} memories are in {target}"))
+    if not page.total:
+        write_stderr("mama-structs: no memory satisfies the conditions; topics and tags are case-sensitive\n")
 
 
 async def erase(given: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Commands that serve: the demo and its node, and a session over MCP."""
+"""Commands that serve: the demo and its node, a session over MCP, and the set-up of coding agents."""
 
 # ruff: noqa: PLC0415 - slow imports are local, so that the command starts fast
 
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import mama_structs  # for annotations only; its submodules load lazily
-from mama_structs.cli.output import print_answer, print_lines
+from mama_structs.cli.output import print_answer, print_lines, write_stderr
 from mama_structs.errors import InvalidArgument, MamaStructsError
 
 TOKEN_VARIABLE: Final = "MAMA_MCP_TOKEN"  # noqa: S105 - the name of an environment variable
@@ -157,6 +157,62 @@ async def serve_mcp(given: argparse.Namespace) -> None:
         os._exit(0)
     if not serving.cancelled():
         serving.result()
+
+
+async def ui(given: argparse.Namespace) -> None:
+    """
+    Serve pages that show a store in a browser on this computer, until Ctrl-C or SIGTERM.
+
+    The address contains a token: whoever knows it can read the store.
+    """
+    import asyncio
+    import webbrowser
+
+    from mama_structs._internal.event_loop import run_in_own_thread
+    from mama_structs.cli.arguments import check_namespace
+
+    stopped = _create_stop_event()
+    await check_namespace(given)
+    async with await _open_for_pages(given) as session:
+        try:
+            server = await session.ui(port=given.port, write=given.write)
+        except ImportError as missing:
+            raise MamaStructsError(str(missing)) from missing
+        print_lines(f"{server.url}\n\nOpen this address in a browser. Ctrl-C stops the server.")
+        warming = asyncio.create_task(_warm_up(session))
+        if given.open:
+            # The command line of a browser is visible to other users. A text browser runs until the user ends it.
+            url = server._make_single_use_url()
+            if not await run_in_own_thread(lambda: webbrowser.open(url)):
+                write_stderr("mama-structs: no browser was found: open the address above\n")
+        await stopped.wait()
+        warming.cancel()
+
+
+async def _open_for_pages(given: argparse.Namespace) -> mama_structs.Session:
+    """Open a session with the embedder of the store, or without one if it is unavailable."""
+    from mama_structs.errors import EmbedderMismatch
+    from mama_structs.memory.store.factory import UnavailableEmbedder
+    from mama_structs.session.session import Session
+
+    try:
+        return await Session.open(given.store, namespace=given.namespace)
+    except EmbedderMismatch as error:
+        write_stderr(f"mama-structs: the pages search by words only: {error}\n")
+        return await Session.open(given.store, namespace=given.namespace, embedder=UnavailableEmbedder())
+
+
+async def init(given: argparse.Namespace) -> int:
+    """
+    Connect a coding agent: add the MCP server, the hooks and slash commands to its files.
+
+    It shows the changes and asks first. A further run changes settings, such as --dynamic, and keeps the others.
+    """
+    if given.user and given.project is not None:
+        given.usage_error("--project is not allowed with --user")
+    from mama_structs.cli.coding_agents.init_command import run_init
+
+    return run_init(given)
 
 
 async def hook(given: argparse.Namespace) -> None:

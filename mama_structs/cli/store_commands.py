@@ -217,7 +217,7 @@ async def import_from(given: argparse.Namespace) -> None:
     # Read the source first, so that no store is created if the source is unreadable.
     outside = await read_source(given.kind, given.source, user=given.user)
     async with _open_for_import(given) as session:
-        with report_progress("imported", "items", resumable=True, lines=False) as progress:
+        with report_progress("processed", "items", resumable=True, lines=False) as progress:
             how = {"dry_run": given.dry_run, "again": given.again, "progress": progress}
             report = await import_data(session.memories, outside, **how)
     print_answer(given, report.to_dict(), str(report))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import importlib
 import itertools
 import os
 import warnings
@@ -32,6 +34,7 @@ from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import EntitySource, Source
 from mama_structs.refs.markup.parser import Event
+from mama_structs.session.ui_server import UiServer
 from mama_structs.settings import Settings
 from mama_structs.tools.pass_by_reference import ResolvedArguments
 
@@ -113,6 +116,7 @@ class Session:
         self.exposed_tools: ExposedTools = ExposedTools(self.tools, selector=tool_selector, mode=settings.tools.dynamic)
         self._observe_lock = asyncio.Lock()
         self._close_task: asyncio.Task[None] | None = None
+        self._ui_servers: list[UiServer] = []
         common.users += 1
         self._closed = False
         open_sessions.add(self)
@@ -347,7 +351,8 @@ class Session:
             repeat: Whether to repeat facts that were already recalled, as after the conversation was compacted.
             conversation: Name of the dialogue that gets the text, if several share this session; None for the
                 session's own conversation. The log of what each dialogue got is kept with that conversation.
-            explain: Whether `Recall.left_out` lists the memories that were found and left out.
+            explain: Whether `Recall.lines` gives the reason for each line, and `Recall.left_out` the memories that were
+                found and left out.
 
         Raises:
             InvalidArgument: *max_chars* or *conversation* is invalid.
@@ -558,6 +563,33 @@ class Session:
             session.tools.remove(name)
         return session
 
+    async def ui(self, *, port: int = 0, write: bool = False) -> UiServer:
+        """
+        Start a local web page that shows the store, and return its server with the address.
+
+        It listens on 127.0.0.1 only, and stops when the session closes.
+
+        Args:
+            port: The port, 0 for any free one.
+            write: Whether the page can change and delete memories.
+
+        Raises:
+            InvalidArgument: The port is invalid.
+            MamaStructsError: The port is in use.
+            ImportError: The extra ``ui`` is not installed.
+
+        """
+        self._check()
+        # Import by name, because the layer of the pages is above this one.
+        pages = importlib.import_module("mama_structs.ui.server")
+        server: UiServer = await pages.serve_ui(self, port=port, write=write)
+        self._ui_servers.append(server)
+        if self._closed:
+            # It was closed meanwhile, without this server.
+            await server.close()
+            self._check()
+        return server
+
     async def preload(self) -> None:
         """
         Load the embedder, the views, the reranker and the cues, which are slow on first use.
@@ -619,10 +651,17 @@ class Session:
         open_sessions.discard(self)
         loop = asyncio.get_running_loop()
         if self._close_task is None:
-            self._close_task = loop.create_task(self._shared.leave(self._conversation))
+            self._close_task = loop.create_task(self._leave())
         elif self._close_task.done() and not self._close_task.cancelled() and self._close_task.exception() is not None:
             self._close_task = loop.create_task(self._shared.home.finish())
         await asyncio.shield(self._close_task)
+
+    async def _leave(self) -> None:
+        # The data must be written even if a server does not stop.
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(self._shared.leave, self._conversation)
+            for server in self._ui_servers:
+                stack.push_async_callback(server.close)
 
     async def __aenter__(self) -> Self:
         self._check()

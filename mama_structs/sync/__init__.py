@@ -15,7 +15,7 @@ from mama_structs.memory.records import record_store
 from mama_structs.memory.store import memory_store
 from mama_structs.references import resolver
 from mama_structs.refs.store import ref_collector, ref_store
-from mama_structs.session import session
+from mama_structs.session import session, ui_server
 from mama_structs.sync import admin
 from mama_structs.sync.reference_decorator import bind_with_references, with_references
 
@@ -28,6 +28,7 @@ __all__ = [
     "Resolver",
     "Session",
     "SessionStream",
+    "UiServer",
     "admin",
     "with_references",
 ]
@@ -63,5 +64,6 @@ Session = make_proxy_class(
     },
 )
 SessionStream = make_proxy_class(session.SessionStream, module=__name__)
+UiServer = make_proxy_class(ui_server.UiServer, module=__name__)
 
 with_references.__module__ = __name__

@@ -16,9 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from mama_structs import HashEmbedder
 from mama_structs.cli import command_table as table
 from mama_structs.cli import demo as scenario
 from mama_structs.cli.main import main
+from mama_structs.sync import Session
 from mama_structs.testing import FakeNode, Fault
 
 VERSION = f"mama-structs {importlib.metadata.version('mama-structs')}"
@@ -313,6 +315,22 @@ def test_output_is_escaped_when_terminal_lacks_unicode(mama_structs_node):
 
     assert (0, "") == (done.returncode, done.stderr)
     assert "name \\u661f" in done.stdout
+
+
+# The command that serves pages
+
+
+def test_pages_are_served_until_signal(tmp_path):
+    """The first line is the address, printed immediately; a signal ends the command cleanly."""
+    with Session.open(tmp_path / "a.mama", embedder=HashEmbedder()) as session:
+        session.memories.save("Ada works as a nurse")
+    with running("ui", str(tmp_path / "a.mama")) as process:
+        with urllib.request.urlopen(process.stdout.readline().strip(), timeout=600) as answer:
+            status = answer.status
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=600)
+
+    assert (200, 0, "") == (status, process.returncode, errors)
 
 
 # The command that serves a fake node

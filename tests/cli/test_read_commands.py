@@ -3,27 +3,13 @@
 import asyncio
 import io
 import json
-import re
-import shutil
-import subprocess
 import sys
 import unicodedata
-from html.parser import HTMLParser
 
 import pytest
 
 from mama_structs import HashEmbedder, Session, as_embedder
 from mama_structs.cli.main import main
-
-HOSTILE = (
-    "<script>alert(1)</script>",
-    "</script><script>alert(2)</script>",
-    "<!--<script>",
-    '<img src=x onerror="alert(3)">',
-    "<a href='javascript:alert(4)'>here</a>",
-    "<svg onload=alert(5)><style>@import url(//evil)</style>",
-    "]]>&lt;b&gt;@DATA@ @POLICY@ \u2028\u2029 \x1b[31m red \u202e backwards",
-)
 
 
 @pytest.fixture
@@ -103,7 +89,12 @@ def test_search_and_recall_print_results_of_methods(store, capsys):
     assert [f"{hit['relevance']:.2f}" for hit in hits] == [line.split()[0] for line in lines]
     assert "the shield is half built" in said(capsys, "recall", store, "continue from yesterday")
     assert "nothing\n" == said(capsys, "recall", store, "zebras")
-    assert {"text", "hits", "checkpoint", "conflicts", "left_out"} == set(told(capsys, "recall", store, "zebras"))
+    assert "Found, but left out:" in said(capsys, "recall", store, "zebras", "--explain")
+    explained = said(capsys, "recall", store, "continue from yesterday", "--explain")
+    assert "The work continues, and this is its last state. The line contains the whole text." in explained
+    assert {"text", "hits", "checkpoint", "conflicts", "lines", "left_out"} == set(
+        told(capsys, "recall", store, "zebras")
+    )
 
 
 def test_list_truncates_by_terminal_columns(tmp_path, capsys):
@@ -171,165 +162,28 @@ def test_search_falls_back_to_words_without_embedder(tmp_path, capsys):
 # The HTML page
 
 
-class Page(HTMLParser):
-    """A parser that collects the elements and the script texts of an HTML page."""
-
-    def __init__(self, text):
-        super().__init__(convert_charrefs=True)
-        self.elements, self.inside, self.scripts = [], "", []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        if tag == "script":
-            self.scripts.append("")
-        self.inside = tag
-
-    def handle_endtag(self, tag):
-        self.inside = ""
-
-    def handle_data(self, data):
-        if self.inside == "script":
-            self.scripts[-1] += data
-
-    @property
-    def shown(self):
-        return json.loads(self.scripts[0])
-
-    def attribute(self, tag, name):
-        return [attributes.get(name) for own, attributes in self.elements if own == tag]
-
-
-def fill_with(path, texts):
-    async def fill():
-        async with Session.open(path, embedder=HashEmbedder()) as session:
-            await session.memories.save_many(
-                {"type": "decision", "topic": text[:50], "content": text, "reasoning": text} for text in texts
-            )
-
-    asyncio.run(fill())
-    return path
-
-
-def page_of(capsys, store, *options):
-    target = store.parent / "page.html"
-    said(capsys, "view", store, "-o", target, *options)
-    return target.read_text(encoding="utf-8")
-
-
-def test_view_page_contains_memories_and_links(store, capsys, monkeypatch):
-    """The page is one file with every memory and the links between them, except temporal ones."""
+def test_view_writes_selected_memories(store, capsys, monkeypatch):
+    """By default the page has all memories and the name of the store; options select memories."""
     monkeypatch.chdir(store.parent)
     assert "4 of 4 memories are in a.mama.html\n" == said(capsys, "view", store)
-    page = Page((store.parent / "a.mama.html").read_text(encoding="utf-8"))
-    memories = page.shown["memories"]
+    assert "ships cost ore" in (store.parent / "a.mama.html").read_text(encoding="utf-8")
 
-    assert {"ore first", "shield first"} < {one["text"] for one in memories}
-    assert ["shield first", "ore first", "evolution", "supersedes"] in [
-        [memories[start]["text"], memories[end]["text"], kind, word] for start, end, kind, word in page.shown["links"]
-    ]
-    assert "temporal" not in {kind for *_, kind, _ in page.shown["links"]}
-
-
-def test_view_page_does_not_run_hostile_texts(tmp_path, capsys):
-    """Texts change neither the page's elements nor its policy, and their invisible characters are shown."""
-    plain = page_of(capsys, fill_with(tmp_path / "plain.mama", ["shield first"]))
-    hostile = page_of(capsys, fill_with(tmp_path / "hostile.mama", HOSTILE))
-    page = Page(hostile)
-
-    assert Page(plain).elements == page.elements
-    assert ["application/json", None] == page.attribute("script", "type")
-    *shown, last = HOSTILE
-    last = last.replace("\u2028\u2029 \x1b[31m", r"\u2028\u2029 \x1b[31m").replace("\u202e", r"\u202e")
-    assert sorted([*shown, last]) == sorted(one["text"] for one in page.shown["memories"])
-    policy = page.attribute("meta", "content")[1]
-    assert policy.startswith("default-src 'none'; base-uri 'none'; form-action 'none'; script-src 'sha256-")
-    assert "unsafe" not in policy
-    assert not {"src", "href", "action"} & {name for _, attributes in page.elements for name in attributes}
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|eval\(|fetch\(|import\(|\.write\(", page.scripts[1])
+    target = store.parent / "page.html"
+    for options, counts in (
+        (["--topic", "defence"], "2 of 2"),
+        (["--type", "checkpoint", "--type", "context", "--limit", "1"], "1 of 2"),
+        (["--origin", "user", "--since", "2001-01-01", "--before", "2002-01-01"], "0 of 0"),
+        (["--query", "shield", "--outcome", "FAILED", "--tag", "a", "--source", "b"], "0 of 0"),
+    ):
+        error = "mama-structs: no memory satisfies the conditions; " if counts == "0 of 0" else ""
+        written = said(capsys, "view", store, "-o", target, *options, error=error)
+        assert written.startswith(f"{counts} memories are in ")
 
 
-def test_view_page_size_is_bounded(tmp_path, capsys):
-    """Long texts are truncated with their length, and --limit bounds the number of memories."""
-    store = fill_with(tmp_path / "a.mama", [f"{number} {'x' * 5_000}" for number in range(30)])
-    page = Page(page_of(capsys, store, "--limit", "20"))
-
-    assert 20 == len(page.shown["memories"])
-    assert {True} == {one["text"].endswith(" characters)") for one in page.shown["memories"][:5]}
-    assert "20 of 30 memories" in page_of(capsys, store, "--limit", "20")
-
-
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-
-
-@pytest.mark.skipif(BROWSER is None, reason="no browser is installed")
-def test_view_page_works_in_browser(tmp_path, capsys):
-    """A real browser lists the memories under the page's own policy, and runs nothing of their texts."""
-    target = tmp_path / "page.html"
-    page_of(capsys, fill_with(tmp_path / "a.mama", HOSTILE))
-    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", target.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
-    page = Page(done.stdout)
-
-    assert len(HOSTILE) == len(page.attribute("li", "id"))
-    assert 2 == len(page.scripts)
-    assert "alert" not in done.stderr
-
-
-NODE = shutil.which("node")
-# A minimal DOM for the page's script. It cannot parse HTML, so using innerHTML fails.
-DOCUMENT = """
-const texts = [];
-class Element {
-  constructor(name) { this.name = name; this.children = []; this.listeners = {}; this.value = ""; this.classList = { add() {} }; }
-  set textContent(text) { texts.push(text); this.text = text; }
-  get textContent() { return this.text; }
-  append(...parts) { this.children.push(...parts); }
-  replaceChildren(...parts) { this.children = parts; }
-  setAttribute() {}
-  scrollIntoView() { texts.push("seen"); }
-  addEventListener(name, call) { this.listeners[name] = call; }
-  all() { return [this, ...this.children.flatMap((one) => one.all())]; }
-}
-const known = {};
-const document = {
-  getElementById(id) { return known[id] ??= new Element(id); },
-  createElement(name) { return new Element(name); },
-  createElementNS(_, name) { return new Element(name); },
-};
-known.data = new Element("data"); known.data.text = DATA;
-"""
-
-
-@pytest.mark.skipif(NODE is None, reason="no node is installed")
-def test_view_page_script_searches_and_draws(tmp_path, capsys):
-    """The script lists at most 200 of 302 memories, searches by words, and shows timeline and graph of bounded size."""
-
-    async def fill():
-        async with Session.open(tmp_path / "a.mama", embedder=HashEmbedder()) as session:
-            await session.memories.save_many({"type": "context", "content": f"number {n}"} for n in range(240))
-            old = await session.memories.save_decision("ore first", topic="defence", reasoning="ships")
-            new = await session.memories.supersede(old.id, "shield first", reasoning="raids doubled")
-            link = {"to_id": new.id, "relationship": "refers to"}
-            await session.memories.save_many(
-                {"type": "insight", "content": f"around {number}", "links": [link]} for number in range(60)
-            )
-
-    asyncio.run(fill())
-    page = Page(page_of(capsys, tmp_path / "a.mama"))
-    asked = """
-    const count = (id, name) => document.getElementById(id).all().filter((one) => one.name === name).length;
-    const first = [count("list", "li"), document.getElementById("count").textContent];
-    document.getElementById("query").value = "SHIELD first"; document.getElementById("query").listeners.input();
-    const found = document.getElementById("list").all().filter((one) => one.name === "button");
-    found[0].listeners.click();
-    console.log(JSON.stringify([first, found.length, count("detail", "li"), count("detail", "circle"), texts.includes("raids doubled") && texts.at(-1) === "seen"]));
-    """
-    source = DOCUMENT.replace("DATA", json.dumps(page.scripts[0])) + page.scripts[1] + asked
-    done = subprocess.run([NODE, "-"], input=source, capture_output=True, text=True, check=True)
-
-    assert [[200, "302 found, the newest 200 shown"], 1, 2, 40, True] == json.loads(done.stdout)
+def test_view_without_extra_names_the_install_command(store, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    assert 1 == main(["view", str(store)])
+    assert "mama-structs[ui]" in capsys.readouterr().err
 
 
 # The command erase

@@ -1,0 +1,1 @@
+"""Pages of the local web server. Each module has a function ``list_routes``."""
