@@ -67,7 +67,7 @@ EXTRA = {
     **dict.fromkeys([("Descriptor", "origin"), ("Descriptor", "trust"), ("Descriptor", "provenance")], PROVENANCE),
     ("ResolvedArguments", "provenance"): PROVENANCE,
     **dict.fromkeys([("Hit", "id"), ("Hit", "type"), ("Hit", "topic"), ("Hit", "content"), ("Hit", "passage")], NEW),
-    ("Recall", "left_out"): NEW,
+    **dict.fromkeys([("Recall", "lines"), ("Recall", "left_out")], NEW),
     **dict.fromkeys([("Memory", name) for name in ("reasoning", "confidence", "outcome", "outcome_reason")], NEW),
     **dict.fromkeys([("Memory", name) for name in ("tags", "source")], NEW),
     **dict.fromkeys([("MemoryStore", "save"), ("MemoryStore", "list")], NEW),
@@ -75,6 +75,7 @@ EXTRA = {
     **dict.fromkeys([("CheckpointMetadata", "tags"), ("CheckpointMetadata", "source")], NEW),
     **dict.fromkeys([("ContextMetadata", "tags"), ("Session", "namespace"), ("Source", "from_function")], NEW),
     **dict.fromkeys([("ToolSet", "wire_names"), ("Results", "to_dicts"), ("FakeNode", "latency")], NEW),
+    ("Chain", "to_frame"): "the same as of other results; came after the table",
     **dict.fromkeys(
         [("MemoryStore", "conflicts"), ("MemoryStore", "dismiss_conflict")],
         "list and dismiss the conflicts that saves detected; came after the table",
@@ -86,8 +87,13 @@ EXTRA = {
     ),
     **dict.fromkeys([("MemorySettings", "record_versions"), ("MemorySettings", "record_versions_ttl")], NEW),
     **dict.fromkeys([("DescriptorSettings", "suggest_refs"), ("RefEnd", "is_json")], NEW),
+    ("Session", "ui"): "starts the local pages; came after the table",
     ("RefStore", "run_in_thread"): "stores texts that are too long for the event loop; came after the table",
     ("RefStream", "finish"): "stores answers that are too long for the event loop; came after the table",
+    **dict.fromkeys(
+        [("ImportReport", "total"), ("ImportReport", "skipped"), ("ItemWarning", "skipped")],
+        "account for each item of a source; came after the table",
+    ),
     ("McpServer", "create_initialization_options"): "overrides a method of the MCP SDK",
     ("McpServer", "get_capabilities"): "overrides a method of the MCP SDK",
 }  # fmt: skip

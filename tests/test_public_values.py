@@ -35,7 +35,7 @@ CLASSES = {
 EXEMPT = {
     "services": {
         "ExposedTools", "MemoryPlots", "MemoryStore", "RecordStore", "RefStore", "RefStream", "Resolver", "Session",
-        "SessionStream", "Tool", "ToolSet", "RefParser", "StructsClient", "StructsSource", "HashEmbedder",
+        "SessionStream", "UiServer", "Tool", "ToolSet", "RefParser", "StructsClient", "StructsSource", "HashEmbedder",
         "SentenceEmbedder", "UniversalSentenceEmbedder",
     },
     "protocols": {"Embedder", "Reranker"},
@@ -191,6 +191,9 @@ EXAMPLES = {
         memory=memory(), history=EXAMPLES["Chain"](), nearby=(reached(),), links=(link(),)
     ),
     "NewRecord": lambda: types.NewRecord(labels=("a",), key="b", value=1, expires_at=TIME),
+    "RecallLine": lambda: types.RecallLine(
+        text="- a", section="current", memories=(memory(),), reason="match", shown=(0, 1)
+    ),
     "Record": record,
     "RecordHit": lambda: types.RecordHit(record=record(), score=1.0, relevance=0.5),
     "ObservedMessage": lambda: mama_structs.ObservedMessage(

@@ -475,6 +475,7 @@ class PlainEngine:
             "links": sum(map(len, self.memories.links_of_many(self.memories.window(), "out"))),
             "vectors": {"mode": "exact", "vectors": int(self.memories.pieces(self.memories.window())[1].sum())},
             "words_to_index": 0,
+            "maintained_at": self._maintained_at,
         }
 
 
