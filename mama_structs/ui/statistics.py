@@ -29,7 +29,7 @@ MAX_PERIODS: Final = 36
 _MIN_PERIODS: Final = 12
 MAX_DUPLICATE_GROUPS: Final = 20
 """Maximum number of groups of equal memories on the overview."""
-_EPOCH_WEEKDAY: Final = 3  # 1970-01-01 was a Thursday, and weeks start on Monday.
+_EPOCH_WEEKDAY: Final = np.timedelta64(3, "D")  # 1970-01-01 was a Thursday, and weeks start on Monday.
 _UNITS: Final = ("day", "week", "month", "year")
 
 
