@@ -52,7 +52,7 @@ def create_app(workspace: Workspace, access: Access) -> web.Application:
 
 @web.middleware
 async def hide_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer an error that no page can show, such as one of the error page itself, without its text."""
+    """Return a plain response without the error's text if a page and the error page failed."""
     try:
         return await handler(request)
     except web.HTTPException:

@@ -1,5 +1,5 @@
 """
-A real Chromium, and the pages of a store that ``mama-structs ui`` serves in a process of its own.
+Fixtures: Chromium, and processes of ``mama-structs ui`` that serve a store.
 
 The tests are skipped without Playwright or without a browser. ``MAMA_STRUCTS_TEST_SCREENSHOTS`` names a directory for
 screenshots of the pages.

@@ -20,7 +20,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def ends_at_once(monkeypatch):
-    """Let the server stop as soon as it runs."""
+    """Stop the server immediately after its start."""
 
     def create():
         stopped = asyncio.Event()

@@ -67,7 +67,7 @@ class ImportReport(JsonMixin):
 
     @property
     def total(self) -> int:
-        """The number of items in the source: those added, those that already existed, and those left out."""
+        """Number of items in the source: added, existing and skipped ones."""
         return sum(one.total for one in self.items)
 
     @property

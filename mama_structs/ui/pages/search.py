@@ -90,7 +90,7 @@ async def show(request: web.Request) -> web.Response:
 
 
 def _count_before_weak(shown: Sequence[ShownMemory]) -> int:
-    """Return the number of results up to the last one that is no weak match."""
+    """Return the number of results before the trailing weak matches."""
     return max((n for n, one in enumerate(shown, 1) if (one.relevance or 0) >= WEAK_PERCENT), default=0)
 
 
