@@ -138,7 +138,8 @@ class LeftOut(ReprMixin):
     superseded_by: str | None = None
 
     def _repr_content(self) -> ReprContent:
-        return self.memory._repr_content()._replace(facts=(f"relevance {self.relevance:.2f}", self.reason))
+        reason = "replaced" if self.reason == "superseded" else self.reason
+        return self.memory._repr_content()._replace(facts=(f"relevance {self.relevance:.2f}", reason))
 
     @property
     def explanation(self) -> str:

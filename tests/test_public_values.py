@@ -137,7 +137,7 @@ EXAMPLES = {
     "Content": text,
     "ContextLine": lambda: types.ContextLine(1, "one", cut=False),
     "ConversationInfo": lambda: types.ConversationInfo(
-        name="a", created_at=TIME, last_used_at=TIME, handle_count=1, bytes=2, is_open=False
+        name="a", created_at=TIME, last_used_at=TIME, handle_count=1, recalled_count=3, bytes=2, is_open=False
     ),
     "CopyReport": lambda: types.CopyReport(namespaces=(EXAMPLES["NamespaceCopy"](),)),
     "NamespaceCopy": lambda: types.NamespaceCopy(name="a", added=1, counts={"memories": 1}, digests={"memories": "f"}),

@@ -17,6 +17,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -54,6 +55,8 @@ from mama_structs.refs.conversations.conversation_log import (
 from mama_structs.refs.conversations.conversations import (
     delete_conversation,
     delete_namespace_rows,
+    erase_recalled_ids,
+    find_recalled_ids,
     find_unused,
     is_unused,
     list_conversations,
@@ -307,6 +310,7 @@ class Backend:
                     created_at=min((one.created_at for one in entries.iter_entries()), default=now),
                     last_used_at=now,
                     handle_count=usage.handles,
+                    recalled_count=len(opened.recall_log.facts()),
                     bytes=usage.bytes,
                     is_open=True,
                 ),
@@ -393,9 +397,9 @@ class Backend:
 
     async def erase_texts(self, erasure: EntryErasure, *, namespace: str, dry_run: bool) -> tuple[int, tuple[str, ...]]:
         """
-        Delete refs and descriptors with erased texts.
+        Delete refs and descriptors with erased texts, and the ids of missing memories in recall logs.
 
-        Return their number and what prevented others.
+        Return the number of refs and descriptors, and what prevented others.
         """
         count = 0
         obstacles: dict[str, None] = {}
@@ -409,11 +413,30 @@ class Backend:
             except StoreDamaged:
                 obstacles[CONVERSATION_DAMAGED_MESSAGE] = None
         if not dry_run:
+            await self._erase_recalled_ids(erasure, namespace)
             await reclaim(self.storage, namespace)
             # If a damaged row may refer to a text, reclaiming deletes nothing and the request stays pending.
             owed = await self.storage.read([RECLAIM_PENDING_KEY], namespace=namespace)
             obstacles |= dict.fromkeys([CONVERSATION_DAMAGED_MESSAGE] if RECLAIM_PENDING_KEY in owed else [])
         return count, (*obstacles,)
+
+    async def _erase_recalled_ids(self, erasure: EntryErasure, namespace: str) -> None:
+        """Remove ids of missing memories from the recall logs of a namespace, also if others have them open."""
+        while True:
+            await self.storage.flush()
+            recalled = await self.storage.run_read(lambda rows: find_recalled_ids(rows, namespace), namespace=namespace)
+            logs = [
+                one.recall_log for one in self._open.values() if one.key.namespace == namespace and one.refs._is_here
+            ]
+            ids = set[str]().union(*(log.ids for log in logs), *filter(None, recalled.values()))
+            gone = await erasure.find_missing_ids(ids)
+            for log in logs:
+                log.erase_ids(gone)
+            names = [name for name, some in recalled.items() if some is None or not gone.isdisjoint(some)]
+            if not names:
+                return
+            # Others may copy ids to other rows meanwhile, as when a parent of a fork is deleted, so check again.
+            await self.storage.transact(partial(erase_recalled_ids, names=names, gone=gone), namespaces=[namespace])
 
     async def _erase_conversation(self, key: ConversationKey, erasure: EntryErasure, *, dry_run: bool) -> int:
         """

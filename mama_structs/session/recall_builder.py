@@ -51,6 +51,7 @@ async def build_recall(
     is_resuming: bool = False,
     max_chars: int = 2_000,
     explain: bool = False,
+    is_log_shared: bool = True,
 ) -> Recall:
     """
     Find the memories that are relevant to a message, and record them in *recall_log*.
@@ -63,6 +64,7 @@ async def build_recall(
         is_resuming: Whether to treat any message as a continuation, as at the start of a conversation.
         max_chars: As for `Session.recall`.
         explain: As for `Session.recall`.
+        is_log_shared: Whether other tasks use *recall_log*. If not, the text is rendered in a thread.
 
     """
     checked_max_chars = _check.check_integer("max_chars", max_chars, MIN_RECALL_CHARS)
@@ -91,12 +93,18 @@ async def build_recall(
         own_namespace=memories.namespace,
         hits={hit.memory.id: hit for hit in (*hits, *others)},
     )
-    plan = RecallPlan.make(related, hits, recall_log)
-    recall = plan.render(recall_log, checked_max_chars, at_ms=to_milliseconds(memories._shared.now))
-    if not explain:
-        return attrs.evolve(recall, lines=())
-    left_out = plan.explain(recall, hits, others, bounds=RECALL_BOUNDS, recall_log=recall_log)
-    return attrs.evolve(recall, left_out=tuple(left_out))
+    # A memory that was erased since the search must not be recalled, nor its id be logged.
+    hits = [hit for hit in hits if hit.memory.id in related.memories]
+
+    def render() -> Recall:
+        plan = RecallPlan.make(related, hits, recall_log)
+        recall = plan.render(recall_log, checked_max_chars, at_ms=to_milliseconds(memories._shared.now))
+        if not explain:
+            return attrs.evolve(recall, lines=())
+        left_out = plan.explain(recall, hits, others, bounds=RECALL_BOUNDS, recall_log=recall_log)
+        return attrs.evolve(recall, left_out=tuple(left_out))
+
+    return render() if is_log_shared else await run_in_own_thread(render)
 
 
 def _get_query(message: object) -> str:

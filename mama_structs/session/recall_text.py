@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import attrs
@@ -69,6 +69,10 @@ class _RecallLine:
     passage: Passage | None = None
     """The passage of the first text to show."""
     source_id: str | None = None
+    stored_ids: tuple[str, ...] = ()
+    """The ids of the memories for the recall log; empty if they must not be stored."""
+    successor_id: str | None = None
+    """Id of the memory that the line names as the successor."""
     current: str = ""
     """For an outdated memory, the subject of the current one's line, without which this one must not be shown."""
 
@@ -95,6 +99,8 @@ class _RecallLine:
         return RecalledFact(
             subject=self.subject,
             state=self.state,
+            ids=self.stored_ids,
+            successor_id=self.successor_id if self.stored_ids else None,
             texts=tuple(filter(None, map(normalize, (rendered, *self.texts, *cut)))),
             shown=None if isinstance(self.object, Conflict) else (window.start, window.end),
             relevance=self.object.relevance if isinstance(self.object, Hit) else 1.0,
@@ -352,9 +358,9 @@ def _generate_memory_lines(
     if is_replaced:
         yield from newer_lines
     if has_failed:
-        yield make_line("failed", *([make_successor_note(replaced)] if replaced else []))
+        yield make_line("failed", successor_id=replaced)
     elif memory.id in related.outdated and newest and not replaced:
-        yield make_line("outdated", make_successor_note(newest), current=newest)
+        yield make_line("outdated", successor_id=newest, current=newest)
     elif not replaced:
         yield from _generate_current_lines(related, hit, recall_log, reason=reason, source_id=source_id)
     if not is_replaced:
@@ -377,20 +383,21 @@ def _generate_current_lines(
                 one,
                 _make_related_hit(hit, one),
                 "failed",
-                make_successor_note(memory.id),
+                successor_id=memory.id,
                 reason="predecessor",
                 source_id=memory.id,
             )
 
 
-def make_state(memory: Memory, notes: Sequence[str] = ()) -> str:
+def make_state(memory: Memory, successor_id: str | None) -> str:
     """Return the state of a memory in the recall log. A fact is recalled again when its state changes."""
+    notes = _make_successor_notes(successor_id)
     return "\0".join([*_get_texts(memory), str(get_outcome(memory)), _get_trust(memory), *notes])
 
 
-def make_successor_note(memory_id: str) -> str:
-    """Return the note on a memory that names its successor."""
-    return f"in its place {_render_id(memory_id)}"
+def _make_successor_notes(successor_id: str | None) -> list[str]:
+    """Return the note on a memory that names its successor, if it has one."""
+    return [] if successor_id is None else [f"in its place {_render_id(successor_id)}"]
 
 
 def _get_texts(memory: Memory) -> list[str]:
@@ -408,9 +415,11 @@ def _make_line(
     *notes: str,
     reason: RecallReason,
     source_id: str | None = None,
+    successor_id: str | None = None,
     current: str = "",
 ) -> _RecallLine:
     """Create the candidate line of a memory."""
+    notes = (*notes, *_make_successor_notes(successor_id))
     passage = Passage(*source.passage) if isinstance(source, Hit) and source.passage is not None else None
     return _RecallLine(
         section=section,
@@ -418,13 +427,20 @@ def _make_line(
         source_id=source_id,
         subject=memory.id,
         # Predecessors do not change the state of a current memory.
-        state=make_state(memory, () if section == "current" else notes),
+        state=make_state(memory, successor_id),
+        stored_ids=_get_own_ids(related, [memory]),
+        successor_id=successor_id,
         texts=_get_texts(memory),
         render=functools.partial(_render_memory, related, memory, notes, passage=passage),
         object=source,
         passage=passage,
         current=current,
     )
+
+
+def _get_own_ids(related: RelatedMemories, memories: Collection[Memory]) -> tuple[str, ...]:
+    """Return the ids if all memories are in the session's namespace, because only its erasures reach the recall log."""
+    return tuple(one.id for one in memories) if {related.own_namespace} == {one.namespace for one in memories} else ()
 
 
 def _get_trust(memory: Memory) -> Origin:
@@ -480,11 +496,6 @@ def _render_id(memory_id: str) -> str:
     )
 
 
-def make_conflict_subject(ids: Iterable[str]) -> str:
-    """Return the subject of a conflict between memories in the recall log."""
-    return "\0".join(sorted(ids))
-
-
 def make_conflict_state(memories: Iterable[Memory]) -> str:
     """Return the state of a conflict in the recall log, the newer memory first."""
     return "\0".join(one.content for one in memories)
@@ -507,8 +518,9 @@ def _make_conflict_line(related: RelatedMemories, conflict: Conflict) -> _Recall
     return _RecallLine(
         section="conflict",
         reason="conflict",
-        subject=make_conflict_subject((newer.id, older.id)),
+        subject="\0".join(sorted((newer.id, older.id))),
         state=make_conflict_state(conflict.memories),
+        stored_ids=_get_own_ids(related, conflict.memories),
         texts=(newer.content, older.content, reason),
         render=render,
         object=conflict,

@@ -175,7 +175,7 @@ class RelatedMemories:
         ids = dict(zip(named_nodes, reader.ids(named_nodes), strict=True))
         newest = {memory_id: one.memory for memory_id, one in newer.items()} | replacing
         return cls(
-            memories={one.id: one for one in (*newest.values(), *found, *nodes.values())},
+            memories={one.id: one for one in (*newest.values(), *nodes.values())},
             newer={memory_id: one.id for memory_id, one in newest.items()},
             outdated=frozenset(replacing),
             superseded_by={**superseded, **{ids[node]: ids[newer] for node, newer in current_successors.items()}},

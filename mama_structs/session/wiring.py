@@ -95,7 +95,7 @@ def load_chain_schemes() -> tuple[IdScheme, ...]:
 
 
 def make_text_eraser(erase: Callable[..., Awaitable[tuple[int, tuple[str, ...]]]]) -> EraseTexts:
-    """Return a function that deletes refs and descriptors with texts of erased memories."""
+    """Return a function that deletes refs and descriptors with texts of erased memories, and ids in recall logs."""
 
     def erase_texts(doomed: ErasureSet, *, dry_run: bool) -> Awaitable[tuple[int, tuple[str, ...]]]:
         def is_read(source: str) -> bool:
@@ -103,7 +103,8 @@ def make_text_eraser(erase: Callable[..., Awaitable[tuple[int, tuple[str, ...]]]
             # Delete all results of memory tools: they may quote erased text, and can be loaded again.
             return tool in MEMORY_TOOLS or tool in DEPRECATED_SUCCESSORS or doomed.contains_id(source)
 
-        return erase(EntryErasure(doomed.digests, is_read, doomed.contains_id), dry_run=dry_run)
+        erasure = EntryErasure(doomed.digests, is_read, doomed.contains_id, doomed.find_missing_ids)
+        return erase(erasure, dry_run=dry_run)
 
     return erase_texts
 

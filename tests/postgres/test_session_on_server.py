@@ -305,6 +305,8 @@ async def test_forgotten_text_is_in_no_row_or_index_on_disk(own_database):
             f"{word} {long}", topic=word, reasoning=word, evidence=[f"{word} {long}"]
         )
         more = await session.memories.save_many([{"type": "context", "content": f"{word} {at}"} for at in range(30)])
+        assert word in (await session.recall(f"what is known of {word}?")).text
+        await session.flush()
         # Collect statistics, as autovacuum may do at any time. Statistics also contain words and ids.
         administer(database, "ANALYZE", "CHECKPOINT")
         before, planned = items_with(word, database), administer(database, STATISTICS.format(word))

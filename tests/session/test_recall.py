@@ -327,10 +327,10 @@ async def test_fact_with_unreadable_log_row_is_recalled_again(tmp_path):
         assert await session.recall(LOGIN)
 
 
-async def test_recall_log_contains_only_hashes(tmp_path):
+async def test_recall_log_contains_no_text_except_ids(tmp_path):
     """Texts in these rows could not be erased."""
     async with Session.open(tmp_path, embedder=HashEmbedder()) as session:
-        await session.memories.save_decision(
+        decision = await session.memories.save_decision(
             "Use server sessions for login", topic="auth", reasoning="tokens cannot be revoked"
         )
         await session.recall(LOGIN)
@@ -340,8 +340,10 @@ async def test_recall_log_contains_only_hashes(tmp_path):
         rows = await storage.read(keys, namespace="default")
 
     assert 1 == len(keys)
-    for word in (b"login", b"auth", b"tokens", b"decision"):
-        assert word not in b"".join([*map(str.encode, keys), *rows.values()])
+    stored = b"".join([*map(str.encode, keys), *rows.values()])
+    assert 1 == stored.count(b"auth") == stored.count(decision.id.encode())
+    for word in (b"login", b"tokens"):
+        assert word not in stored
 
 
 FILLER = "Nothing of interest was said about the weather or about the lunch. "
@@ -393,14 +395,30 @@ def test_log_rows_of_earlier_versions_apply_to_whole_memories():
     told = RecallLog()
     told.record([RecalledFact(subject="a", state="x", texts=("One.",), shown=(0, 10))])
     name, row = next(iter(told._rows.items()))
+    stored = {"state": row.events[0].state_hash, "texts": row.texts}
 
-    old = RecallLog.from_rows({name: json.dumps({"state": row.state, "texts": row.texts}).encode()}, lambda _rows: None)
+    old = RecallLog.from_rows({name: json.dumps(stored).encode()}, lambda _rows: None)
+    stored |= {"at_ms": 7_000, "relevance": 0.5, "shown": [[0, 10], [20, 30]], "conversation": "83d3"}
+    later = RecallLog.from_rows({name: json.dumps(stored).encode()}, lambda _rows: None)
 
     assert told.contains("a", "x", (2, 10))
     assert not told.contains("a", "x", (2, 11))
     assert old.contains("a", "x", (500, 600))
     assert old.contains_text("One.")
     assert not old.contains("a", "y")
+    assert [True, True, False] == [later.contains("a", "x", one) for one in [(2, 10), (20, 30), (5, 15)]]
+    # Only the time of the last one was stored.
+    assert [(7_000, 0.5, (20, 30)), (0, 0.0, (0, 10))] == [
+        (one.at_ms, one.relevance, one.shown) for one in later.facts()[0].events
+    ]
+    assert ("", ()) == (later.facts()[0].dialogue, later.facts()[0].ids)
+
+
+@pytest.mark.parametrize("at_ms", [-(10**14), 10**15, 10**30])
+@pytest.mark.parametrize("row", ['{{"state": "x", "at_ms": {}}}', '{{"events": [[{}, 0.5, "x"]], "ids": ["a"]}}'])
+def test_log_row_with_impossible_time_is_unreadable(row, at_ms):
+    log = RecallLog.from_rows({"a": row.format(at_ms).encode()}, lambda _rows: None)
+    assert (["a"], []) == (log.damaged, log.facts())
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(50, 99)), min_size=1, max_size=5))
@@ -416,6 +434,8 @@ def test_log_contains_each_recorded_range_until_the_state_changes(ranges):
     assert not copied.contains("a", "x", (0, 100))
     copied.record([RecalledFact(subject="a", state="y", shown=(0, 1))])
     assert not copied.contains("a", "y", ranges[0])
+    copied.record([RecalledFact(subject="a", state="x", shown=(0, 1))])
+    assert not copied.contains("a", "x", ranges[0])
     assert told.for_conversation("other").contains_subject("a") is False
 
 

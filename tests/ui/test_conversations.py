@@ -1,12 +1,14 @@
 """Conversations: list, recalled memories and stored texts."""
 
 import re
+from datetime import UTC, datetime
 from urllib.parse import quote
 
 from ui_helpers import HOSTILE, opened_browser
 
 from mama_structs import HashEmbedder, Session
-from mama_structs.ui.pages.conversations import PAGE_SIZE, _merge_ranges
+from mama_structs.refs.conversations.recall_log import RecalledFact
+from mama_structs.ui.pages.conversations import PAGE_SIZE
 
 HOSTILE_NAME = HOSTILE[:100]
 
@@ -45,7 +47,7 @@ async def test_conversation_that_another_session_has_open_is_shown(session, brow
     assert f"/memory?id={jwt.id}" in text
     assert "changed (text, reasons, outcome or replacement)" in text
     assert re.search(rf'<dt>Now</dt><dd>replaced by <a href="/memory\?id={redis.id}&', text)
-    assert re.search("which was then:<p[^>]*><bdi>Ada works as a nurse in Oslo<", text)
+    assert re.search("as it was then:<p[^>]*><bdi>Ada works as a nurse in Oslo<", text)
     assert ">ref:plan<" in text
     assert "fd:1" in text
     assert "10 bytes" in text
@@ -63,7 +65,9 @@ async def test_stored_texts_are_viewed_compared_and_downloaded(session, browser)
     _, ref = await browser.get(f"/conversations/text?{here}ref:plan")
     _, diff = await browser.get("/conversations/diff?name=monday&before=ref:plan@1&after=ref:plan@2")
     _, image = await browser.get(f"/conversations/text?{here}fd:3")
+    _, page = await browser.get("/conversations?name=monday")
 
+    assert re.search(r"\d texts in \d versions, the last changed first", page)
     assert "page 1 of " in first
     assert "Next page" in first
     assert "Previous page" in last
@@ -144,5 +148,31 @@ async def test_conversation_of_a_temporary_session_is_shown():
     assert ">ref:plan<" in text
 
 
-def test_ranges_are_merged():
-    assert [(0, 9), (12, 20)] == _merge_ranges([(12, 20), (0, 5), (5, 9), (13, 14)])
+async def test_conversation_page_lists_times_and_deleted_memories(session, browser):
+    now = [datetime(2026, 11, 28, 9, tzinfo=UTC).timestamp()]
+    session.memories._shared.clock = lambda: now[0]
+    filler = "Nothing of interest was said. " * 60
+    note = await session.memories.save(f"The boiler needs 1.4 bar. {filler} The attic key hangs behind the door.")
+    for message in ("What pressure does the boiler need?", "Where hangs the key of the attic?"):
+        now[0] += 3600
+        assert await session.recall(message, max_chars=500, conversation=HOSTILE_NAME)
+    log = session._conversation.recall_log
+    log.record(RecalledFact(subject=one, state="", ids=(one,) if one else ()) for one in ("x_1 <b>", ""))
+    await session.flush()
+
+    _, listed = await browser.get("/conversations")
+    _, text = await browser.get("/conversations?name=monday")
+
+    assert '<td class="number">3 <span class="narrow">recalled memories</span></td>' in listed
+    assert f"/memory?id={note.id}" in text
+    events = re.findall(r'<dt>(Last recalled|Recalled before)</dt><dd><time datetime="([^"]*)', text)
+    assert ["11", "10"] == [at[11:13] for _, at in events]
+    assert ["Last recalled", "Recalled before"] == [word for word, _ in events]
+    assert text.index("The attic key hangs behind the door") < text.index(
+        "1.4 bar. Nothing", text.index("Last recalled")
+    )
+    assert "x_1 &lt;b&gt;" in text
+    assert '<p class="dim">deleted</p>' in text
+    assert '<p class="dim">erased, recalled by an earlier version, or of another namespace</p>' in text
+    assert "<dt>Dialogue</dt>" in text
+    assert "<script>alert" not in text

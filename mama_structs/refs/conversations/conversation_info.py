@@ -20,6 +20,7 @@ class ConversationInfo(JsonMixin):
         created_at: When it began (UTC).
         last_used_at: When it was last opened, changed or closed (UTC); None if that row is damaged.
         handle_count: The number of its refs and descriptors; each version of a ref counts.
+        recalled_count: The number of memories and conflicts that were recalled into it, summed over its dialogues.
         bytes: The total size of their texts in bytes (UTF-8), deduplicated.
         is_open: Whether a session of this or another process has it open.
 
@@ -29,6 +30,7 @@ class ConversationInfo(JsonMixin):
     created_at: datetime
     last_used_at: datetime | None
     handle_count: int
+    recalled_count: int
     bytes: int
     is_open: bool
 

@@ -338,6 +338,17 @@ def read_recall_rows(rows: Snapshot, key: ConversationKey) -> dict[str, bytes | 
     return {name.removeprefix(key.recall_log_prefix): row for name, row in rows.items(key.recall_log_prefix)}
 
 
+def find_ancestors(rows: Snapshot, key: ConversationKey) -> list[ConversationKey]:
+    """Return the conversations from which a fork was made, the parent first, up to another namespace."""
+    found = [key]
+    while isinstance(start := decode_start_row(rows.get(found[-1].start)), StartRecord):
+        parent = start.parent_key
+        if parent is None or parent.namespace != key.namespace or parent in found:
+            break
+        found.append(parent)
+    return found[1:]
+
+
 def parse_changes(generations: Sequence[AncestorRows]) -> list[_Change]:
     """Parse the rows of a conversation and its ancestors into one list of changes, ordered by number."""
     changes: dict[int, _Change] = {}

@@ -10,7 +10,8 @@ from __future__ import annotations
 import difflib
 import logging
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import Final, cast
 
@@ -41,6 +42,7 @@ from mama_structs.refs.conversations.conversation_log import (
     read_lineage,
     require_start_row,
 )
+from mama_structs.refs.conversations.recall_log import add_ids, erase_ids, find_ids
 from mama_structs.settings import DescriptorSettings
 from mama_structs.storage.sealed_rows import DamagedValue, Rows, Snapshot
 from mama_structs.storage.sqlite_store import RowStorage
@@ -72,6 +74,7 @@ def list_conversations(
             created_at=start.created_at,
             last_used_at=read_last_use(rows, start),
             handle_count=len(held),
+            recalled_count=len(rows.keys(start.key.recall_log_prefix)),
             bytes=sum(sizes.get(f"{TEXT_PREFIX}{digest}", 0) for digest in set(held.values())),
             is_open=is_open(start.key),
         )
@@ -102,6 +105,17 @@ def strip_sources(rows: Rows, key: ConversationKey, hashes: Collection[str], is_
         bare = change.record_without_source
         if change.handle in gone and bare is not None and (change.hash in hashes or is_read(change.source)):
             rows.put(name, ENCODER.encode(bare))
+
+
+def find_recalled_ids(rows: Snapshot, namespace: str) -> dict[str, set[str] | None]:
+    """Return the ids of memories in each recall log row of a namespace, by row key; None for an unreadable row."""
+    prefixes = [f"{RECALL_LOG_PREFIX}{part}/" for part in _find_key_parts(rows, namespace)]
+    return {name: find_ids(row) for prefix in prefixes for name, row in rows.items(prefix)}
+
+
+def erase_recalled_ids(rows: Rows, names: Sequence[str], gone: AbstractSet[str]) -> None:
+    """Remove ids from recall log rows. Delete unreadable rows."""
+    rows.apply_changes({name: erase_ids(row, gone) for name, row in rows.get_many(names).items()})
 
 
 def find_unused(rows: Snapshot, namespace: str, before: datetime) -> list[ConversationKey]:
@@ -225,7 +239,7 @@ def delete_namespace_rows(rows: Rows, namespace: str, directory: str, *, shares_
     return DeletedConversations(len(parts), 0)
 
 
-def _find_key_parts(rows: Rows, namespace: str) -> list[str]:
+def _find_key_parts(rows: Snapshot, namespace: str) -> list[str]:
     """Return the key parts of the conversations of a namespace, even if their start rows are damaged."""
     # The start row names the namespace of a conversation whose key part is a hash.
     found = dict.fromkeys(start.key.key_part for start in read_start_rows(rows, namespace))
@@ -263,7 +277,7 @@ def _detach_forks(
     except_in: str | None = None,
 ) -> None:
     """
-    Copy the inherited changes to all forks of a conversation, so that the conversation can be removed.
+    Copy the inherited changes, and ids of recall logs, to all forks of a conversation, so that it can be removed.
 
     Forks in the namespace *except_in* are left out.
     """
@@ -273,10 +287,15 @@ def _detach_forks(
     _check_undamaged(changes, key, directory, why)
     first = rows.get(key.start)
     start = None if first is None else require_start_row(first, key, directory)
+    recalled = rows.items(key.recall_log_prefix)
     for fork in forks:
         for name, row in changes:
             if 0 < parse_change(name, row).number <= fork.parent_at:
                 rows.put(f"{fork.key.changes}{name.removeprefix(key.changes)}", cast("bytes", row))
+        for name, row in recalled if fork.namespace == key.namespace else ():
+            own = f"{fork.key.recall_log_prefix}{name.removeprefix(key.recall_log_prefix)}"
+            if (named := add_ids(rows.get(own), row)) is not None:
+                rows.put(own, named)
         parent, until = (None, 0) if start is None else (start.parent_key, start.parent_at)
         rows.put(fork.key.start, ENCODER.encode(fork.with_key(fork.key, parent, parent_at=min(fork.parent_at, until))))
 
@@ -294,9 +313,9 @@ def _copy_texts(rows: Rows, target: Rows, hashes: Collection[str | None]) -> Non
 def _move_recall_log(rows: Rows, there: Rows, source: ConversationKey, target: ConversationKey) -> None:
     for name, row in rows.items(source.recall_log_prefix):
         rows.delete(name)
-        # Skip unreadable rows. The only consequence is that recall repeats their facts.
-        if isinstance(row, bytes):
-            there.put(f"{target.recall_log_prefix}{name.removeprefix(source.recall_log_prefix)}", row)
+        # Remove the ids, because erasures in the new namespace do not know the memories. Skip unreadable rows.
+        if (moved := erase_ids(row)) is not None:
+            there.put(f"{target.recall_log_prefix}{name.removeprefix(source.recall_log_prefix)}", moved)
 
 
 async def unknown_conversation_error(storage: RowStorage, key: ConversationKey) -> InvalidArgument:

@@ -13,6 +13,7 @@ from mama_structs.refs.conversations.conversation_info import ConversationInfo
 from mama_structs.refs.conversations.conversation_log import (
     ConversationKey,
     StartRecord,
+    find_ancestors,
     read_entries,
     read_recall_rows,
     require_start_row,
@@ -49,6 +50,7 @@ class _ConversationRows(NamedTuple):
     last_used_at: datetime | None
     build_entries: Callable[[DescriptorSettings], Entries]
     recall_rows: dict[str, bytes | DamagedValue]
+    inherited_recall_rows: list[dict[str, bytes | DamagedValue]]
 
 
 async def read_conversation(storage: RowStorage, key: ConversationKey, *, is_open: bool) -> StoredConversation:
@@ -67,7 +69,11 @@ async def read_conversation(storage: RowStorage, key: ConversationKey, *, is_ope
             return None
         start = require_start_row(row, key, storage.location)
         return _ConversationRows(
-            start, read_last_use(rows, start), read_entries(rows, key, storage.location), read_recall_rows(rows, key)
+            start,
+            read_last_use(rows, start),
+            read_entries(rows, key, storage.location),
+            read_recall_rows(rows, key),
+            [read_recall_rows(rows, one) for one in find_ancestors(rows, key)],
         )
 
     found = await storage.run_read(read, namespace=key.namespace)
@@ -77,18 +83,22 @@ async def read_conversation(storage: RowStorage, key: ConversationKey, *, is_ope
     def build() -> StoredConversation:
         entries = found.build_entries(DescriptorSettings())
         usage = entries.usage
+        recall_log = RecallLog.from_rows(found.recall_rows, lambda _rows: None)
+        for inherited in found.inherited_recall_rows:
+            recall_log.add_ids(inherited)
         return StoredConversation(
             info=ConversationInfo(
                 name=key.name,
                 created_at=found.start.created_at,
                 last_used_at=found.last_used_at,
                 handle_count=usage.handles,
+                recalled_count=len(found.recall_rows),
                 bytes=usage.bytes,
                 is_open=is_open,
             ),
             parent=found.start.parent,
             entries=entries,
-            recall_log=RecallLog.from_rows(found.recall_rows, lambda _rows: None),
+            recall_log=recall_log,
         )
 
     return await run_in_own_thread(build)

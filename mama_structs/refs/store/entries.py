@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from datetime import datetime
 from itertools import islice
 from typing import Any, Final, Self, TypeAlias, TypeVar
@@ -293,12 +293,14 @@ class EntryErasure:
         digests: SHA-256 hashes of texts to erase.
         is_read: Returns True for the source of a descriptor that was read from an erased text.
         mentions_erased: Returns True for a tool result that names an erased item.
+        find_missing_ids: Returns those ids whose memories do not exist, so that recall logs must not name them.
 
     """
 
     digests: frozenset[str]
     is_read: Callable[[str], bool]
     mentions_erased: Callable[[str], bool]
+    find_missing_ids: Callable[[Collection[str]], Awaitable[frozenset[str]]]
 
     def includes(self, one: Entry) -> bool:
         """Return True if the selection includes this entry, so that it must be erased."""

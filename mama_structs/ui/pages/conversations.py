@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Final
@@ -16,6 +16,7 @@ from mama_structs._internal.event_loop import run_in_own_thread
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.types.model import Memory
 from mama_structs.refs.conversations.conversation_info import ConversationInfo
+from mama_structs.refs.conversations.recall_log import RecallEvent
 from mama_structs.refs.conversations.stored_conversation import StoredConversation
 from mama_structs.refs.store.editing import make_unified_diff
 from mama_structs.refs.store.entries import DamagedEntry, DeletedEntry, Descriptor, Entry, Ref, Slot
@@ -26,6 +27,8 @@ from mama_structs.ui.workspace import WORKSPACE
 
 PAGE_SIZE: Final = 50
 """Number of conversations, recalled memories or stored texts on a page."""
+MAX_EVENTS: Final = 10
+"""Number of times at which a memory was recalled that the page shows."""
 MAX_DIFF_LINES: Final = 10_000
 MAX_DIFF_CHARS: Final = 1_000_000
 _HUNK_PATTERN: Final = re.compile(r"@@ -(\d+)\S* \+(\d+)\S* @@")
@@ -53,18 +56,31 @@ class _Version:
 
 
 @attrs.frozen(kw_only=True)
+class _ShownEvent:
+    """
+    A recall of a memory, and the passage that was shown; None if it is not known.
+
+    *is_previous* is True if the passage is from a text that was corrected since then.
+    """
+
+    event: RecallEvent
+    passage: str | None = None
+    is_whole: bool = False
+    is_previous: bool = False
+
+
+@attrs.frozen(kw_only=True)
 class _RecalledEntry:
     """
-    A recalled memory with its recalled passages, and the memory that replaces it.
+    A recalled memory, its last recalls, and the memory that replaces it.
 
-    *is_previous* is True if the passages are from a text that was corrected since then.
+    *missing* contains the ids of memories that were not found.
     """
 
     item: RecalledItem
-    passages: tuple[str, ...] = ()
-    is_whole: bool = False
-    is_previous: bool = False
-    successor: Memory | None = None
+    events: tuple[_ShownEvent, ...]
+    missing: tuple[str, ...]
+    successor: Memory | None
 
 
 @attrs.frozen
@@ -117,7 +133,7 @@ async def _find_unstored(request: web.Request) -> list[ConversationInfo]:
         stored = await session._shared.home.read_conversation(session.conversation, namespace=session.namespace)
     except InvalidArgument:
         return []
-    return [stored.info] if stored.info.handle_count or stored.recall_log.facts() else []
+    return [stored.info] if stored.info.handle_count or stored.info.recalled_count else []
 
 
 async def _show_conversation(request: web.Request) -> web.Response:
@@ -136,8 +152,6 @@ async def _show_conversation(request: web.Request) -> web.Response:
         )
     if texts_start + PAGE_SIZE < len(texts):
         text_links.append(("Next page of texts", link_to("/conversations", **here, texts=texts_start + PAGE_SIZE)))
-    # Number the dialogues, because only hashes of their names are stored.
-    dialogues = sorted({one.dialogue for one in stored.recall_log.facts() if one.dialogue})
     return await render(
         request,
         "conversation.html",
@@ -145,7 +159,6 @@ async def _show_conversation(request: web.Request) -> web.Response:
         stored=stored,
         history=history,
         recalled=[_show_item(one, successors) for one in history.items],
-        dialogues={one: number for number, one in enumerate(dialogues, 1)},
         recalled_start=recalled_start,
         recalled_links=recalled_links,
         texts=page_of_texts,
@@ -287,38 +300,30 @@ def _make_versions(slots: list[tuple[str, Slot]]) -> tuple[_Version, ...]:
 
 
 def _show_item(item: RecalledItem, successors: Mapping[str, Memory]) -> _RecalledEntry:
-    entry = _RecalledEntry(item=item, successor=successors.get(item.successor_id or ""))
-    if len(item.memories) != 1 or item.fact.shown is None:
-        return entry
-    (memory,) = item.memories
-    content, is_previous = memory.content, False
-    if item.state == "changed":
-        at = item.fact.at
-        previous = next((one for one in memory.previous_texts if at is not None and at < one.until), None)
-        if previous is not None:
-            content, is_previous = previous.content, True
-        elif at is None:
-            return entry
-    ranges = _merge_ranges(item.fact.shown)
-    if ranges[-1:] and ranges[-1][1] > len(content):
-        return entry
-    return attrs.evolve(
-        entry,
-        passages=tuple(content[start:end] for start, end in ranges),
-        is_whole=ranges == [(0, len(content))],
-        is_previous=is_previous,
+    known = {memory.id for memory in item.memories}
+    return _RecalledEntry(
+        item=item,
+        events=tuple(_show_event(one, item.memories) for one in item.fact.events[:MAX_EVENTS]),
+        missing=tuple(one for one in item.fact.ids if one not in known),
+        successor=successors.get(item.successor_id or ""),
     )
 
 
-def _merge_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the ranges in order, with overlapping and adjacent ones merged."""
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(ranges):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(end, merged[-1][1])
-        else:
-            merged.append((start, end))
-    return merged
+def _show_event(event: RecallEvent, memories: Sequence[Memory]) -> _ShownEvent:
+    at, shown = event.at, event.shown
+    if len(memories) != 1 or shown is None or at is None:
+        return _ShownEvent(event=event)
+    (memory,) = memories
+    previous = next((one for one in memory.previous_texts if at < one.until), None)
+    content = memory.content if previous is None else previous.content
+    if shown[1] > len(content):
+        return _ShownEvent(event=event)
+    return _ShownEvent(
+        event=event,
+        passage=content[slice(*shown)],
+        is_whole=shown == (0, len(content)),
+        is_previous=previous is not None,
+    )
 
 
 def _parse_diff(diff: str) -> Iterator[_DiffLine]:
