@@ -479,6 +479,10 @@ class Reader(Protocol):
     def get_stored(self, nodes: Sequence[int] | Nodes) -> list[Memory]:
         """Return memories as `get` does, but without the older former versions of records, which need more reads."""
 
+    def filter_stored(self, nodes: list[int], is_wanted: Callable[[bytes], bool]) -> list[int]:  # noqa: ARG002 - default
+        """Return at least those *nodes* whose stored JSON, including links, is wanted. The default returns all."""
+        return nodes
+
     def ids(self, nodes: Sequence[int] | Nodes) -> list[str]:
         """Return the ids of memories, in the order of *nodes*, without reading their texts."""
 

@@ -78,7 +78,8 @@ def namespace_open_error(namespace: str) -> StoreBusy:
     return StoreBusy(
         f"a session has the namespace {namespace!r:.80} open, or reads it",
         waited=0.0,
-        hint="close all sessions with this namespace, then pass the location of the store",
+        hint="close all sessions with this namespace, and the servers of pages that have shown it (session.ui(), "
+        "mama-structs ui); then pass the location of the store",
     )
 
 

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -27,10 +28,15 @@ from mama_structs import Filter, MemorySettings, Session, Settings, admin
 from mama_structs._internal import caches
 from mama_structs.errors import InvalidArgument, MemoryNotFound
 from mama_structs.memory.engines.local.erasure import JOURNAL_HELD_MESSAGE, VIEWS_HELD_MESSAGE
+from mama_structs.memory.engines.local.plans import JournalReader
 from mama_structs.memory.engines.local.views.snapshots import LOCK_FILE, SnapshotStore
+from mama_structs.memory.records.record_store import RecordStore
 from mama_structs.memory.statements import parser
+from mama_structs.memory.types.engine import Reader
+from mama_structs.memory.upkeep import erasure
 from mama_structs.memory.upkeep.erasure import EraseRequest
 from mama_structs.refs.conversations.conversation_log import ConversationKey
+from mama_structs.refs.conversations.recall_log import RecalledFact, RecallLog
 from mama_structs.session.backend import CONVERSATION_DAMAGED_MESSAGE, CONVERSATION_OPEN_MESSAGE
 from mama_structs.storage import connection
 from mama_structs.storage.backup import backup
@@ -328,6 +334,8 @@ def test_every_cache_with_data_of_memories_is_cleared():
     cached = {
         node.name
         for file in Path(mama_structs.__file__).parent.rglob("*.py")
+        # Parse only files with caches, because parsing all takes seconds.
+        if "@functools." in file.read_text(encoding="utf-8")
         for node in ast.walk(tree_of(file))
         if isinstance(node, ast.FunctionDef) and node.args.args
         for decorator in node.decorator_list
@@ -631,6 +639,45 @@ async def test_erase_removes_id_from_links_between_other_memories(tmp_path):
     assert [] == files_with(tmp_path, *WORDS)
 
 
+@pytest.mark.of_the_directory("a server decodes every memory")
+async def test_search_in_stored_bytes_finds_same_mentions_as_search_in_decoded_memories(tmp_path, monkeypatch):
+    """Mentions in texts, extra data, evidence, links and histories, next to characters that JSON escapes."""
+    place, dice = opened(tmp_path), random.Random(36)
+    store = await place.memories()
+    ids = [(await store.save_context(text)).id for text in (*WORDS, 'a "quoted" \\ name', "\u2028 \0 line", "1 2_3")]
+    frames = ['"{}"', "\\{}\\", "{}\n", "é{}é", "_{}_", "{}x", "1{}", "{}_1234567890_abcd", "\U0001f512{}\u2028"]
+    records = RecordStore(store._shared)
+    for number, memory_id in enumerate(ids * 4):
+        text = f"{number} {dice.choice(frames).format(memory_id)} {dice.choice(frames).format(dice.choice(ids))}"
+        place_of_text = number % 4
+        saved = await store.save_context(
+            text if place_of_text == 0 else f"note {number}",
+            extra={text: [text]} if place_of_text == 1 else {},
+            evidence=[memory_id, text] if place_of_text == 2 else [],
+        )
+        if place_of_text == 3:
+            await store.link(saved.id, dice.choice(ids), "explains", reason=text)
+    for number in range(12):
+        await records.put(
+            ("labels",), "key", {"text": ids[0] if number == 1 else number}, text=f"version {number}", keep_history=True
+        )
+    engine, decoded = store._shared.engine, []
+    get_stored = JournalReader.get_stored
+    monkeypatch.setattr(
+        JournalReader, "get_stored", lambda self, nodes: decoded.extend(nodes) or get_stored(self, nodes)
+    )
+    asked = [[one] for one in ids] + [dice.sample(ids, 3) for _ in range(6)]
+    found = [await erasure._find_mentioning(engine, some) for some in asked]
+    decoded_count = len(decoded)
+    monkeypatch.setattr(JournalReader, "filter_stored", Reader.filter_stored)
+    expected = [await erasure._find_mentioning(engine, some) for some in asked]
+    await place.close()
+
+    assert expected == found
+    assert all(found)
+    assert decoded_count < len(decoded) / 3
+
+
 @pytest.mark.parametrize("engines", [lambda: None, PlainEngines], ids=["embedded", "plain"])
 @pytest.mark.parametrize("gone", [[1], [2], [1, 2], [2, 1], [0], [3], [0, 2, 3]])
 async def test_erasing_middle_of_chain_keeps_rest_superseded(tmp_path, engines, gone):
@@ -676,6 +723,53 @@ async def test_damaged_conversation_is_pending_and_does_not_block_opening(tmp_pa
         again.pending,
         count,
     )
+
+
+async def test_erase_removes_ids_from_recall_logs(tmp_path):
+    """
+    Also from those of closed conversations, dialogues and forks, and the ids of deleted memories.
+
+    The other facts are not recalled again. A process that had a conversation open does not write an id again.
+    """
+    path = tmp_path / "agent.mama"
+    ask = "What is known of the Quokkafish, and of the vault of gold?"
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="closed") as session:
+        memories = session.memories
+        deleted = await memories.save("The Quokkafish sleeps", topic="sleep")
+        secret = await memories.save_decision("Use the Quokkafish vault", topic="Quokkafish", reasoning="x")
+        await memories.set_outcome(secret, "FAILED", reason="y")
+        successor = await memories.supersede(secret, "Use the vault of the Quokkafish", reasoning="z")
+        kept = await memories.save("The vault of gold is kept", topic="vault")
+        await session.recall(ask)
+        await session.recall(ask, conversation="dialogue")
+        await session.fork("fork").close()
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="open") as session:
+        memories, storage = session.memories, session._shared.home.storage
+        await keep_traces(storage)
+        await session.recall(ask)
+        log = session._conversation.recall_log
+        log.record([RecalledFact(subject="deleted", state="", ids=(deleted.id,))])
+        log.record([RecalledFact(subject="a conflict", state="", ids=(kept.id, successor.id))])
+        log.record([RecalledFact(subject="outdated", state="", ids=(kept.id,), successor_id=successor.id)])
+        await session.flush()
+        named = [await storage.read(await storage.keys("told/"))]
+        elsewhere = RecallLog.from_rows({key.rpartition("/")[2]: row for key, row in named[0].items()}, dict)
+        await memories.delete(deleted)
+        receipt = await memories.erase([secret.id, successor.id])
+        named.append(await storage.read(await storage.keys("told/")))
+        written = {}
+        elsewhere.copy(written.update)
+        held = files_with(path, "quokkafish")
+        again = await session.recall(ask, explain=True)
+
+    ids = [one.id.encode() for one in (deleted, secret, successor, kept)]
+    before, after = ([sum(one in row for row in rows.values()) for one in ids] for rows in named)
+    assert [1, 3, 8, 5] == before
+    assert ([0, 0, 0, 4], [], ()) == (after, held, receipt.pending)
+    assert named[0].keys() == named[1].keys()
+    assert b"quokkafish" not in b"".join(written.values())
+    assert {(), (kept.id,)} == {one.ids for one in log.facts()}
+    assert ["already recalled"] == [one.reason for one in again.left_out]
 
 
 async def test_open_conversation_without_erased_data_is_not_pending(tmp_path):

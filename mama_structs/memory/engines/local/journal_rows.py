@@ -31,6 +31,8 @@ T = TypeVar("T")
 NAMESPACE_FORMAT: Final = 1
 SPLIT_HISTORY_FORMAT: Final = 2
 """Format of a namespace with `SplitRecordMetadata`. Earlier versions of this package would lose its history."""
+SPLIT_HISTORY_MARK: Final = b'"digests":['
+"""Key of `SplitRecordMetadata.digests` in a row. In a text, its quotation marks would be escaped."""
 MEMORIES_PREFIX: Final = "memories/"
 NUMBER_DIGITS: Final = 16
 HEX_DIGITS_DESCENDING: Final = "fedcba9876543210"

@@ -16,6 +16,7 @@ from mama_structs.memory.engines.local.erasure import erasure_marker_key
 from mama_structs.memory.engines.local.journal_rows import (
     NAMESPACE_FORMAT,
     SPLIT_HISTORY_FORMAT,
+    SPLIT_HISTORY_MARK,
     ChangeRow,
     CleanupRow,
     RowKeys,
@@ -111,6 +112,14 @@ class JournalReader:
     def get_stored(self, nodes: Sequence[int] | Nodes) -> list[Memory]:
         """Return memories without the former versions that `split_history` removed."""
         return [self._row_keys.memory(key, row) for key, row in self._read_rows(nodes)]
+
+    def filter_stored(self, nodes: list[int], is_wanted: Callable[[bytes], bool]) -> list[int]:
+        """Return the nodes whose rows are wanted, are damaged, or refer to other rows with the history of a record."""
+        return [
+            node
+            for node, (_, row) in zip(nodes, self._read_rows(nodes), strict=True)
+            if not isinstance(row, bytes) or is_wanted(row) or SPLIT_HISTORY_MARK in row
+        ]
 
     def nearest(self, vector: Vectors, limit: int, where: EngineFilter | None = None) -> Matches:
         """Return the nodes whose vectors are nearest to *vector*."""
