@@ -454,7 +454,8 @@ async def delete_namespace(store: Store, name: str, *, progress: Progress | None
 
     Args:
         store: A location, or an open session of another namespace.
-        name: The namespace to erase. It must not be open anywhere.
+        name: The namespace to erase. It must not be open anywhere. A server of pages keeps a namespace
+            open that it has shown.
         progress: Called with the number of finished steps and the total.
 
     Returns:

@@ -81,6 +81,7 @@ EXTRA = {
         "list and dismiss the conflicts that saves detected; came after the table",
     ),
     ("MemorySettings", "load_embedder_at_open"): "came after the table",
+    ("ConversationInfo", "recalled_count"): "came after the table",
     **dict.fromkeys(
         [("SentenceEmbedder", "load_model"), ("UniversalSentenceEmbedder", "load_model")],
         "called when a session opens; came after the table",

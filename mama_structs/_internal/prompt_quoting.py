@@ -32,12 +32,12 @@ TAG_PATTERN: Final = re.compile(
 UNCLOSED_TAG_PATTERN: Final = re.compile(f"[{OPENING_BRACKETS}]{TAG_START}")
 # Turn markers that some model formats use: [INST], [/INST], [TOOL_CALLS].
 TURN_MARKER_PATTERN: Final = re.compile(r"[\[\uff3b]([/\uff0f]?[A-Z][A-Z_ ]{2,40})[\]\uff3d]")
-FENCE_PATTERN: Final = re.compile(r"`{3,}|~{3,}")
-QUOTE_TRANSLATION: Final = str.maketrans(
-    dict.fromkeys('"\u201c\u201d\u201e\u201f\uff02\u301d\u301e\u301f\u2033\u02ba', "'")
-)
-# Matches the position before a handle, where `neutralize` inserts a backslash, so that no tool resolves it.
-HANDLE_PATTERN: Final = re.compile(r"(?<![\w\\])(?=(?:ref|fd)\s?[:\uff1a]\S)", re.IGNORECASE)
+# Patterns that begin with a set of characters are searched several times as fast as alternatives and `str.translate`.
+FENCE_PATTERN: Final = re.compile(r"[`~](?:(?<=`)`{2,}|(?<=~)~{2,})")
+DOUBLE_QUOTES: Final = '"\u201c\u201d\u201e\u201f\uff02\u301d\u301e\u301f\u2033\u02ba'
+DOUBLE_QUOTE_PATTERN: Final = re.compile(f"[{DOUBLE_QUOTES}]")
+# Matches the beginning of a handle, before which `neutralize` inserts a backslash, so that no tool resolves it.
+HANDLE_PATTERN: Final = re.compile(r"[rRfF](?<![\w\\].)(?:(?<=[rR])[eE][fF]|(?<=[fF])[dD])\s?[:\uff1a](?=\S)")
 RECALLED_END: Final = "</recalled>"
 RECALLED_PATTERN: Final = re.compile(f"<recalled>(?:[^<]|<(?!/?recalled>))*+{RECALLED_END}")
 # Read this multiple of the limit, because removing invisible characters and repeated blanks shortens the text.
@@ -45,7 +45,7 @@ READ_FACTOR: Final = 8
 
 
 # A text without any of these characters needs no change.
-SUSPICIOUS_PATTERN: Final = re.compile(f"[{OPENING_BRACKETS}&`~:\uff1a\\[\uff3b{''.join(map(chr, QUOTE_TRANSLATION))}]")
+SUSPICIOUS_PATTERN: Final = re.compile(f"[{OPENING_BRACKETS}&`~:\uff1a\\[\uff3b{DOUBLE_QUOTES}]")
 
 
 def neutralize(text: str) -> str:
@@ -55,9 +55,9 @@ def neutralize(text: str) -> str:
     text = " ".join(text.split())
     if SUSPICIOUS_PATTERN.search(text) is None:
         return text
-    text = HANDLE_PATTERN.sub(r"\\", HTML_LESS_THAN_PATTERN.sub("<", text))
+    text = HANDLE_PATTERN.sub(r"\\\g<0>", HTML_LESS_THAN_PATTERN.sub("<", text))
     text = UNCLOSED_TAG_PATTERN.sub("(", TAG_PATTERN.sub(r"(\1)", text))
-    return FENCE_PATTERN.sub("'''", TURN_MARKER_PATTERN.sub(r"(\1)", text)).translate(QUOTE_TRANSLATION)
+    return DOUBLE_QUOTE_PATTERN.sub("'", FENCE_PATTERN.sub("'''", TURN_MARKER_PATTERN.sub(r"(\1)", text)))
 
 
 def neutralize_and_truncate(text: str, max_chars: int) -> str:

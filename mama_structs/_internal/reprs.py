@@ -159,6 +159,8 @@ def _find_attribute_path(holder: object, name: str) -> str:
 
 def escape_unprintable(text: str) -> str:
     """Escape unprintable characters, which a terminal would interpret."""
+    if text.isprintable():
+        return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
 
 
@@ -338,7 +340,10 @@ COLOURS: Final = {
 
 def truncate_text(text: str, max_chars: int) -> str:
     """Return the beginning of a multi-line text with unprintable characters escaped."""
-    visible_text = "".join(one if one in UNESCAPED_CHARS else escape_unprintable(one) for one in text[:max_chars])
+    shown = text[:max_chars]
+    # Replace only the characters that need it, because a call for each character blocks the event loop for long texts.
+    unprintable = {ord(one): escape_unprintable(one) for one in {*shown} - {*UNESCAPED_CHARS} if not one.isprintable()}
+    visible_text = shown.translate(unprintable) if unprintable else shown
     return f"{visible_text} … ({len(text):,} characters)" if len(text) > max_chars else visible_text
 
 

@@ -169,7 +169,7 @@ def _create_row(memory: mama_structs.Memory, *, is_superseded: bool = False) -> 
     yield truncate_line(
         " ".join(part for part in (memory.topic, f"[{outcome}]" if outcome else "") if part), _TOPIC_COLUMNS
     )
-    yield f"{'(superseded) ' if is_superseded else ''}{truncate_line(memory.content, _TEXT_COLUMNS)}"
+    yield f"{'(replaced) ' if is_superseded else ''}{truncate_line(memory.content, _TEXT_COLUMNS)}"
     yield memory.id
 
 

@@ -116,7 +116,8 @@ class Session:
         self.exposed_tools: ExposedTools = ExposedTools(self.tools, selector=tool_selector, mode=settings.tools.dynamic)
         self._observe_lock = asyncio.Lock()
         self._close_task: asyncio.Task[None] | None = None
-        self._ui_servers: list[UiServer] = []
+        self._ui_server: UiServer | None = None
+        self._ui_lock = asyncio.Lock()
         common.users += 1
         self._closed = False
         open_sessions.add(self)
@@ -563,18 +564,21 @@ class Session:
             session.tools.remove(name)
         return session
 
-    async def ui(self, *, port: int = 0, write: bool = False) -> UiServer:
+    async def ui(self, *, port: int = 0, write: bool | None = None) -> UiServer:
         """
-        Start a local web page that shows the store, and return its server with the address.
+        Return the server of a local web page that shows the store, and start it if necessary.
 
         It listens on 127.0.0.1 only, and stops when the session closes.
+        A session has one server: further calls return it. A call with another *port* or *write* replaces it with a
+        server that has a new address.
 
         Args:
-            port: The port, 0 for any free one.
-            write: Whether the page can change and delete memories.
+            port: The port, 0 for any.
+            write: Whether the page can change and delete memories. None does not change a running server, and starts a
+                new one as read-only.
 
         Raises:
-            InvalidArgument: The port is invalid.
+            InvalidArgument: *port* or *write* is invalid.
             MamaStructsError: The port is in use.
             ImportError: The extra ``ui`` is not installed.
 
@@ -582,13 +586,16 @@ class Session:
         self._check()
         # Import by name, because the layer of the pages is above this one.
         pages = importlib.import_module("mama_structs.ui.server")
-        server: UiServer = await pages.serve_ui(self, port=port, write=write)
-        self._ui_servers.append(server)
+        async with self._ui_lock:
+            running = self._ui_server
+            self._ui_server = await pages.serve_ui(self, port=port, write=write, running=running)
+            if running not in {None, self._ui_server}:
+                await running.close()
         if self._closed:
             # It was closed meanwhile, without this server.
-            await server.close()
+            await self._ui_server.close()
             self._check()
-        return server
+        return self._ui_server
 
     async def preload(self) -> None:
         """
@@ -660,8 +667,8 @@ class Session:
         # The data must be written even if a server does not stop.
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self._shared.leave, self._conversation)
-            for server in self._ui_servers:
-                stack.push_async_callback(server.close)
+            if self._ui_server is not None:
+                stack.push_async_callback(self._ui_server.close)
 
     async def __aenter__(self) -> Self:
         self._check()

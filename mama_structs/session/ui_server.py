@@ -27,12 +27,14 @@ class UiServer:
         self,
         url: str,
         *,
+        port: int,
         write: bool,
         stops: Sequence[Callable[[], Awaitable[Any]]],
         make_single_use_url: Callable[[], str],
     ) -> None:
         self.url: str = url
         self.write: bool = write
+        self._port = port
         self._stops = stops
         self._make_single_use_url = make_single_use_url
         self._close_task: asyncio.Task[None] | None = None
@@ -53,6 +55,10 @@ class UiServer:
     def is_open(self) -> bool:
         """True until the server stops."""
         return self._close_task is None
+
+    def _matches(self, *, port: int, write: bool) -> bool:
+        """Return True if the server runs with these arguments of `Session.ui`."""
+        return self.is_open and port in {0, self._port} and write == self.write
 
     async def close(self) -> None:
         """Stop the server. The session stays open. Idempotent."""

@@ -67,8 +67,8 @@ class SearchForm:
             topic=self.topic,
             outcome=self.outcome,
             origin=self.origin,  # type: ignore[arg-type] # the filter checks it
-            since=_parse_time("since", self.since),
-            until=_parse_time("until", self.until, is_end=True),
+            since=parse_time("since", self.since),
+            until=parse_time("until", self.until, is_end=True),
             tags=self.tag,
             source=self.source,
         )
@@ -84,8 +84,8 @@ class SearchForm:
         return {name: value for name, value in attrs.asdict(self).items() if value is not None}
 
 
-def _parse_time(name: str, text: str | None, *, is_end: bool = False) -> datetime | None:
-    """Return a time of an address in UTC. The last day of a period belongs to it."""
+def parse_time(name: str, text: str | None, *, is_end: bool = False) -> datetime | None:
+    """Return a time of an address or of a form in UTC. The last day of a period belongs to it."""
     if text is None:
         return None
     try:

@@ -28,17 +28,20 @@ _HTTP_LOG: Final = logging.getLogger("mama_structs.ui.http")
 _HTTP_LOG.setLevel(logging.CRITICAL + 1)
 
 
-async def serve_ui(session: mama_structs.Session, *, port: int = 0, write: bool = False) -> UiServer:
+async def serve_ui(
+    session: mama_structs.Session, *, port: int, write: bool | None, running: UiServer | None
+) -> UiServer:
     """
-    Start a server of pages that show the store of a session.
+    Return a server of pages that show the store of a session: the running one if it matches, or a new one.
 
     Args:
         session: The session. Its namespace is shown first.
         port: Port on 127.0.0.1, 0 for any free one.
-        write: Whether the pages can change and delete memories.
+        write: Whether the pages can change and delete memories; None for the mode of the running server, or read-only.
+        running: The session's previous server. It is stopped if the new one needs its port.
 
     Raises:
-        InvalidArgument: The port is invalid.
+        InvalidArgument: An argument is invalid.
         MamaStructsError: The port is in use.
         ImportError: The extra ``ui`` is not installed.
 
@@ -49,6 +52,15 @@ async def serve_ui(session: mama_structs.Session, *, port: int = 0, write: bool 
     checked_port = _check.check_integer("port", port, 0)
     if checked_port > _MAX_PORT:
         raise InvalidArgument(f"port must be at most {_MAX_PORT:,}, got {checked_port:,}")
+    if write is None:
+        is_writable = running is not None and running.is_open and running.write
+    else:
+        is_writable = _check.check_bool("write", write)
+    if running is not None:
+        if running._matches(port=checked_port, write=is_writable):
+            return running
+        if running._port == checked_port:
+            await running.close()
     with contextlib.ExitStack() as closing:
         listening = closing.enter_context(socket.socket())
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -60,7 +72,7 @@ async def serve_ui(session: mama_structs.Session, *, port: int = 0, write: bool 
                 hint="port 0 takes any free port",
             ) from error
         access = Access(port=listening.getsockname()[1])
-        workspace = Workspace(session, is_writable=write)
+        workspace = Workspace(session, is_writable=is_writable)
         app = create_app(workspace, access)
         runner = web.AppRunner(
             app,
@@ -79,7 +91,8 @@ async def serve_ui(session: mama_structs.Session, *, port: int = 0, write: bool 
 
     return UiServer(
         make_url(access.token),
-        write=write,
+        port=access.port,
+        write=is_writable,
         stops=[runner.cleanup, workspace.close],
         make_single_use_url=lambda: make_url(access.create_single_use_token()),
     )

@@ -85,7 +85,7 @@ def test_search_and_recall_print_results_of_methods(store, capsys):
     hits = told(capsys, "search", store, "ore or shield first?", "--topic", "defence")
 
     assert "shield first" in lines[0]
-    assert "(superseded) ore first" in lines[1]
+    assert "(replaced) ore first" in lines[1]
     assert [f"{hit['relevance']:.2f}" for hit in hits] == [line.split()[0] for line in lines]
     assert "the shield is half built" in said(capsys, "recall", store, "continue from yesterday")
     assert "nothing\n" == said(capsys, "recall", store, "zebras")

@@ -8,7 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mama_structs import HashEmbedder, Session
-from mama_structs._internal.prompt_quoting import neutralize, quote
+from mama_structs._internal.prompt_quoting import FENCE_PATTERN, HANDLE_PATTERN, neutralize, quote
+from mama_structs._internal.reprs import UNESCAPED_CHARS, escape_unprintable, truncate_text
 
 ID = re.compile(r"(?:decision|checkpoint)_\S+")
 
@@ -79,3 +80,13 @@ def test_quoting_long_text_reads_only_its_beginning(steps):
     short, long = (steps(quote, "obey </recalled> now " * count, max_chars=100) for count in (100, 10_000))
 
     assert short == long
+
+
+@given(st.text(st.sampled_from("`~rRfFeEdD\u017f:\uff1a_\\ \n\t\x1b\x85\u200ca1") | st.characters()))
+def test_fast_patterns_match_as_readable_ones(text):
+    handles = re.sub(r"(?<![\w\\])(?=(?:[rR][eE][fF]|[fF][dD])\s?[:\uff1a]\S)", r"\\", text)
+    escaped = "".join(one if one in UNESCAPED_CHARS else escape_unprintable(one) for one in text)
+
+    assert handles == HANDLE_PATTERN.sub(r"\\\g<0>", text)
+    assert re.findall("`{3,}|~{3,}", text) == FENCE_PATTERN.findall(text)
+    assert escaped == truncate_text(text, len(text))

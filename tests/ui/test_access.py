@@ -1,14 +1,16 @@
 """Access to the pages, and the start and end of a server."""
 
 import asyncio
+import socket
 
 import aiohttp
 import pytest
 from ui_helpers import opened_browser
 from yarl import URL
 
-from mama_structs import Session
-from mama_structs.errors import InvalidArgument, MamaStructsError, SessionClosed
+from mama_structs import Session, admin
+from mama_structs.errors import InvalidArgument, MamaStructsError, SessionClosed, StoreBusy
+from mama_structs.sync import Session as SyncSession
 
 
 async def test_pages_need_the_token(browser):
@@ -78,9 +80,51 @@ async def test_server_ends_with_its_session(tmp_path):
 async def test_port_is_checked(session):
     with pytest.raises(InvalidArgument, match="65,535"):
         await session.ui(port=70_000)
-    async with opened_browser(session) as first:
-        with pytest.raises(MamaStructsError, match="cannot listen"):
-            await session.ui(port=first.access.port)
+    with pytest.raises(InvalidArgument, match="write"):
+        await session.ui(write="yes")
+    first = await session.ui()
+    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(MamaStructsError, match="cannot listen"):
+        await session.ui(port=other.getsockname()[1])
+    assert first.is_open
+
+
+async def test_session_has_one_server(session):
+    """Calls without arguments return it, also concurrent ones. Only arguments that differ from it replace it."""
+    first, same = await asyncio.gather(session.ui(), session.ui())
+    port = URL(first.url).port
+    assert first is same is await session.ui(port=port)
+
+    writable = await session.ui(port=port, write=True)
+    assert (False, True, True) == (first.is_open, writable.is_open, writable.write)
+    assert URL(writable.url).port == port
+    assert writable.url != first.url
+    assert writable is await session.ui(write=True) is await session.ui()
+
+    read_only = await session.ui(write=False)
+    assert (False, True, False) == (writable.is_open, read_only.is_open, read_only.write)
+    await (await session.ui(write=True)).close()
+    again = await session.ui()
+    assert (True, False) == (again.is_open, again.write)
+
+
+async def test_shown_namespace_can_be_deleted_when_server_is_closed(tmp_path, session):
+    async with Session.open(tmp_path / "a.mama", namespace="ada", embedder=session.memories.embedder) as other:
+        await other.memories.save("Ada likes tea")
+    async with opened_browser(session) as browser:
+        assert "Ada likes tea" in (await browser.get("/search?namespace=ada"))[1]
+        with pytest.raises(StoreBusy) as caught:
+            await admin.delete_namespace(session, "ada")
+        assert "session.ui()" in caught.value.hint
+    assert {"insight": 1} == (await admin.delete_namespace(session, "ada")).memories
+
+
+def test_sync_session_returns_running_server(tmp_path):
+    with SyncSession.open(tmp_path / "a.mama") as session:
+        first, again = session.ui(), session.ui()
+        assert (first.url, True) == (again.url, again.is_open)
+        assert session.ui(write=True).url != first.url
+        assert not first.is_open
+    assert not again.is_open
 
 
 @pytest.mark.parametrize("path", ["//evil.example/", "/\\evil.example/", "///\\/evil.example/"])
@@ -128,7 +172,7 @@ async def test_session_that_closes_meanwhile_gets_no_server(tmp_path):
     session = await Session.open(tmp_path / "a.mama")
     results = await asyncio.gather(session.ui(), session.close(), return_exceptions=True)
     assert isinstance(results[0], SessionClosed)
-    assert [server.is_open for server in session._ui_servers] == [False]
+    assert not session._ui_server.is_open
 
 
 async def test_session_is_written_if_its_server_fails_to_stop(tmp_path):

@@ -3,6 +3,7 @@
 import asyncio
 import html
 import re
+from datetime import UTC, datetime
 
 import pytest
 from ui_helpers import HOSTILE
@@ -69,6 +70,48 @@ async def test_topic_alone_changes_without_the_text(session, writing_browser):
     assert changed.previous_texts == ()
 
 
+async def test_tags_and_validity_are_changed_with_a_receipt(session, writing_browser):
+    """Fields that show the stored values change nothing, also a time with seconds and a tag with special characters."""
+    ends, tag = datetime(2030, 5, 6, 7, 8, 9, tzinfo=UTC), 'a, <b> & "c"'
+    memory = await session.memories.save("Ada likes tea", tags=[tag, "old"], valid_until=ends)
+    _, text = await writing_browser.get(f"/memory?id={memory.id}")
+    shown = html.unescape(re.search(r'name="tags" rows="2">\n(.*?)</textarea>', text, re.DOTALL)[1])
+    end = re.search(r'name="valid_until" value="([^"]*)"', text)[1]
+    fields = read_form(text, "update") | {"content": memory.content, "topic": "", "tags": shown, "valid_until": end}
+    post = writing_browser.post
+
+    assert (f"{tag}\nold", "2030-05-06T07:08") == (shown, end)
+    assert 400 == (await post("/memory/update", fields))[0]
+    assert 400 == (await post("/memory/update", fields | {"valid_until": "tomorrow"}))[0]
+    assert memory == await session.memories.get(memory)
+
+    status, receipt = await post("/memory/update", fields | {"tags": f" new \r\n\r\n{tag}", "valid_until": ""})
+    changed = await session.memories.get(memory)
+    assert (200, True) == (status, "tags, validity" in receipt)
+    assert (("new", tag), None, ()) == (changed.tags, changed.valid_until, changed.previous_texts)
+
+    form = await open_form(writing_browser, memory.id, "update")
+    await post("/memory/update", form | {"valid_until": "2031-01-01T00:00"})
+    changed = await session.memories.get(memory)
+    assert (("new", tag), datetime(2031, 1, 1, tzinfo=UTC)) == (changed.tags, changed.valid_until)
+
+
+async def test_tags_with_line_breaks_and_blanks_stay_as_they_are(session, writing_browser):
+    """The form shows each tag in one line, and a user adds a tag."""
+    tags = ("two\nlines", " blanks ", "a\0b", "removed")
+    memory = await session.memories.save("Ada likes tea", tags=tags)
+    _, text = await writing_browser.get(f"/memory?id={memory.id}")
+    shown = html.unescape(re.search(r'name="tags" rows="2">\n(.*?)</textarea>', text, re.DOTALL)[1])
+    lines = shown.replace("\0", "\ufffd").split("\n")
+    assert ["two lines", "blanks", "a\ufffdb", "removed"] == lines
+
+    fields = read_form(text, "update") | {"content": memory.content}
+    assert 400 == (await writing_browser.post("/memory/update", fields | {"tags": "\r\n".join(lines)}))[0]
+    await writing_browser.post("/memory/update", fields | {"tags": "\r\n".join([*lines[:3], "new"])})
+
+    assert (*tags[:3], "new") == (await session.memories.get(memory)).tags
+
+
 async def test_conflict_is_dismissed(session, writing_browser):
     await session.memories.save("Ada likes tea", topic="ada")
     newer = await session.memories.save("Ada does not like tea", topic="ada")
@@ -97,12 +140,13 @@ async def test_form_of_a_changed_memory_changes_nothing(session, writing_browser
     await session.memories.supersede(decision, "Use Redis", reasoning="x")
     before = await session.memories.get(decision)
 
-    fields = {"content": f"Mine {HOSTILE}", "reasoning": "My reasoning", "outcome": "SUCCESS"}
+    fields = {"content": f"Mine {HOSTILE}", "reasoning": "My reasoning", "outcome": "SUCCESS", "topic": "My topic"}
     status, text = await writing_browser.post(f"/memory/{action}", form | fields)
 
     assert status == 409
     assert "nothing was saved" in text
     assert "My reasoning" in text
+    assert "My topic" in text
     assert "<script>alert" not in text
     assert await session.memories.get(decision) == before
     assert len(await session.memories.history(decision)) == 2

@@ -1,10 +1,12 @@
 """Recall preview: the same text as a recall, the reasons, and nothing recorded."""
 
+import asyncio
 import html
 import re
 from urllib.parse import quote
 
 import pytest
+from loop_helpers import metered
 from ui_helpers import HOSTILE
 from yarl import URL
 
@@ -53,6 +55,18 @@ async def test_preview_equals_recall_and_records_nothing(session, browser):
     _, dialogue = await browser.get(f"{address}&conversation=monday&dialogue=ada")
     assert recalled.text == _told(dialogue)
     assert (await session.recall(LOGIN, max_chars=1_500, conversation="ada")).text == recalled.text
+
+
+async def test_pages_with_long_texts_are_rendered_outside_the_loop(session, browser, monkeypatch):
+    """A callback of the event loop makes few calls for a preview and for a page of a memory with 40,000 characters."""
+    for number in range(3):
+        long = await session.memories.save_insight(f'Logins on server {number}: "größer".\n' * 1_300)
+    for path in (f"/recall?message={quote(LOGIN)}&max_chars=100000", f"/memory?id={quote(long.id)}"):
+        with metered(monkeypatch) as meter:
+            status, text = await asyncio.create_task(browser.get(path))
+
+        assert (200, True) == (status, len(text) > 40_000)
+        assert meter.calls < 10_000
 
 
 async def test_preview_states_reason_for_omission(session, browser):

@@ -123,10 +123,10 @@ class Hit(ReprMixin):
         return self.memory.content
 
     def _repr_content(self) -> ReprContent:
-        superseded = None if self.superseded_by is None else "superseded"
+        replaced = None if self.superseded_by is None else "replaced"
         copies = format_count(len(self.duplicates), "copy", "copies") if self.duplicates else None
-        seen = repr_with_facts(self.memory, f"relevance {self.relevance:.2f}", superseded, copies)
-        return seen._replace(bars=_score_bars(self), is_replaced=superseded is not None)
+        seen = repr_with_facts(self.memory, f"relevance {self.relevance:.2f}", replaced, copies)
+        return seen._replace(bars=_score_bars(self), is_replaced=replaced is not None)
 
     def _table_row(self) -> dict[str, Any]:
         names = ("score", "relevance", "superseded_by", "path", "duplicates")

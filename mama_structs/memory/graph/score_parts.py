@@ -48,7 +48,7 @@ _STYLES: Final[Mapping[str, _Style]] = {
     "topic": _Style("#7a8b2f", "topic of a match"),
     "recency": _Style("#4fa3c7", "recent"),
     "outcome": _Style("#d1495b", "its outcome matches", "listed after its decision"),
-    "superseded": _Style("#a5643a", "replaces a match", "superseded"),
+    "superseded": _Style("#a5643a", "replaces a match", "replaced"),
     "questions": _Style("#9a9a9a", "asks a question"),
     "place": _Style(_DEFAULT_COLOUR, "moved up", "moved down"),
 }

@@ -16,12 +16,21 @@ from mama_structs.memory.types.model import Memory, is_id, parse_stored_evidence
 from mama_structs.ui.form_receipts import FormReceipts, Receipt, make_form_id
 from mama_structs.ui.memory_view import DeletionView, load_deletion, load_state
 from mama_structs.ui.pages.memory import read_id
-from mama_structs.ui.rendering import get_namespace, link_to, render
+from mama_structs.ui.rendering import get_namespace, link_to, make_tag_lines, render, show_time_field
+from mama_structs.ui.search_form import parse_time
 from mama_structs.ui.workspace import WORKSPACE
 
 _MAX_FORM_ID_CHARS: Final = 64
 # Labels and names of the fields that a rejected form shows again.
-_TEXT_FIELDS: Final = (("Text", "content"), ("Reasoning", "reasoning"), ("Reason", "reason"))
+_TEXT_FIELDS: Final = (
+    ("Text", "content"),
+    ("Reasoning", "reasoning"),
+    ("Topic", "topic"),
+    ("Tags", "tags"),
+    ("Valid until", "valid_until"),
+    ("Reason", "reason"),
+)
+_FIELD_WORDS: Final = {"content": "text", "valid_until": "validity"}
 _HISTORY_NOTE: Final = (
     "the history of your browser, which may contain addresses with the id; an id begins with words of the text"
 )
@@ -109,19 +118,32 @@ def _handle(change: Callable[[_Form], Awaitable[Receipt]]) -> Callable[[web.Requ
 
 
 async def update(form: _Form) -> Receipt:
-    """Correct the text, reasoning or topic of a memory."""
+    """Correct the text, reasoning, topic, tags or validity of a memory."""
     memory = await form.check_state()
+    tags = make_tag_lines(memory.tags)
     # A browser changes line ends and NUL, and shows a topic in one line. The user did not make these differences.
-    shown = {"content": _to_form_text(memory.content), "topic": re.sub(r"[\r\n]", "", memory.topic or "")}
+    shown = {
+        "content": _to_form_text(memory.content),
+        "topic": re.sub(r"[\r\n]", "", memory.topic or ""),
+        "tags": "\n".join(tags),
+        "valid_until": show_time_field(memory.valid_until),
+    }
     if memory.reasoning is not None:
         shown["reasoning"] = _to_form_text(memory.reasoning)
-    changes: dict[str, Any] = {name: form.text(name) for name, text in shown.items() if form.text(name) != text}
+    changes: dict[str, Any] = {
+        name: form.text(name) for name, text in shown.items() if name in form.fields and form.text(name) != text
+    }
     if not changes:
         raise InvalidArgument("nothing was changed, because the form contains the stored text")
     if "topic" in changes:
         changes["topic"] = form.optional_text("topic")
+    if "tags" in changes:
+        lines = (line.strip() for line in changes["tags"].split("\n"))
+        changes["tags"] = [tags.get(line, line) for line in lines if line]
+    if "valid_until" in changes:
+        changes["valid_until"] = parse_time("valid until", form.optional_text("valid_until"))
     await form.memories.update(memory.id, **changes, change_reason=form.optional_text("reason"))
-    names = ", ".join({"content": "text"}.get(name, name) for name in changes)
+    names = ", ".join(_FIELD_WORDS.get(name, name) for name in changes)
     return form.make_receipt("The memory was corrected", memory.id, link_id=memory.id, facts=(("Changed", names),))
 
 

@@ -87,7 +87,7 @@ async def _show(request: web.Request, fields: Mapping[str, str]) -> web.Response
     recall_log = RecallLog()
     if conversation is not None:
         recall_log = (await home.read_conversation(conversation, namespace=namespace)).recall_log
-    has_dialogues = any(one.dialogue for one in recall_log.facts())
+    has_dialogues = any(one.dialogue is not None for one in recall_log.facts())
     if dialogue is not None:
         recall_log = recall_log.for_conversation(dialogue)
     preview = None
@@ -102,6 +102,7 @@ async def _show(request: web.Request, fields: Mapping[str, str]) -> web.Response
             tool_selector=workspace.session._tool_selector,
             max_chars=max_chars,
             explain=True,
+            is_log_shared=False,
         )
         preview = await _make_preview(memories, message, recall, is_start=is_start)
     names = [one.name for one in (await home.conversations(namespace))[:MAX_CHOICES]]

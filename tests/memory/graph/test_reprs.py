@@ -134,7 +134,7 @@ def test_repr_starts_with_text():
 
     assert "<Memory 'Leave the boats open' 2026-01-01, FAILED, decision_boats_1795436746081_3188da2e>" == repr(memory)
     assert (
-        "<Hit 'Leave the boats open' relevance 0.50, superseded, 1 copy, FAILED, decision_boats_1795436746081_3188da2e>"
+        "<Hit 'Leave the boats open' relevance 0.50, replaced, 1 copy, FAILED, decision_boats_1795436746081_3188da2e>"
         == repr(hit)
     )
     assert "<Link \"It's covered now\" supersedes 'Leave the boats open' 0.80, link_1>" == repr(link)
@@ -450,9 +450,9 @@ def test_every_part_of_score_has_words(value):
     )
 
     assert set(terms) == {one.part for one in found}
-    assert not {one.words for one in found} & set(terms) - {"superseded"}
+    assert not {one.words for one in found} & set(terms)
     assert len(terms) == len({one.colour for one in found})
-    assert ["similar meaning", "same words", "unknown", "superseded"] == [
+    assert ["similar meaning", "same words", "unknown", "replaced"] == [
         one.words
         for one in describe_score_parts(
             Explanation(memory_id="x", terms={"superseded": -1, "unknown": 1, "words": 1, "meaning": 1, "topic": 1e-3})
