@@ -34,9 +34,10 @@ def _show_pyenv_interpreters() -> None:
 _show_pyenv_interpreters()
 # Hundreds of tests start an interpreter. Without bytecode files each would compile all imported modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# These sessions run in parallel, because most of them wait for one core or for a download. The longest starts first.
+# Run more sessions at once than there are cores, because sessions wait for downloads and disks.
+# The longest starts first.
 nox.options.sessions = ["tests", "lint", "types", "docs"]
-nox.options.parallel = "auto"
+nox.options.parallel = (os.cpu_count() or 1) + 2
 nox.options.error_on_missing_interpreters = False
 nox.options.default_venv_backend = "venv"
 nox.needs_version = ">=2026.8.10"
@@ -200,7 +201,7 @@ def tests(session: nox.Session) -> None:
         session.run("coverage", "erase", env=env)
         session.run("pytest", *counting, *HERE_IF_SPLIT, "tests/test_public_names.py", *ONLY_ONCE, env=env)
         return
-    elsewhere = [*ONLY_ONCE, *_without(*COUNTED)] if PRESENT or not os.environ.get("CI") else []
+    elsewhere = [*NOT_ONCE, *ONLY_ONCE, *_without(*COUNTED)] if PRESENT or not os.environ.get("CI") else []
     _install(session)
     if session.posargs or not elsewhere:
         _install_hnswlib(session)
@@ -242,9 +243,8 @@ def others(session: nox.Session) -> None:
     is_first, is_last = session.python in PRESENT[:1], session.python in PRESENT[-1:]
     once = ONCE if is_last else []
     _install(session, *([] if is_first else [*OF_SESSIONS, *once]))
-    if is_first or is_last:
-        _install_hnswlib(session)
     if is_first:
+        _install_hnswlib(session)
         # Exclude tests that do not depend on the version, and `test_same_memories`, which the session `postgres` runs.
         same = ["tests/docs", "tests/test_public_names.py", "tests/postgres/test_same_memories.py"]
         left_out = _without(*same, *(HERE_IF_SPLIT if EACH_TEST_ONCE else []))

@@ -29,7 +29,7 @@ OF_THE_DIRECTORY = {
     "memory/engines/local/test_without_hnswlib.py": "module",
     "memory/store/test_memory_machine.py": 1,
     "memory/store/test_stored_evidence.py": 1,
-    "memory/upkeep/test_erasure.py": 6,
+    "memory/upkeep/test_erasure.py": 7,
     "memory/upkeep/test_jsonl_transfer.py": 1,
     "session/test_recall.py": 1,
     "session/test_session.py": 2,

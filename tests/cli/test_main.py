@@ -203,13 +203,15 @@ def test_closed_pipe_ends_command_quietly():
     assert (141, b"") == (done.returncode, done.stderr)
 
 
-@pytest.mark.parametrize("arguments", [("demo",), ("demo", "--latency", "0", "--json"), ("fake-node", "--port", "0")])
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("arguments", "unbuffered"),
+    [("demo", ""), ("demo --latency 0 --json", "1"), ("fake-node --port 0", ""), ("fake-node --port 0", "1")],
+)
 def test_full_disk_exits_with_1(arguments, unbuffered):
     """Output that cannot be written is one line on stderr and exit code 1."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [*COMMAND, *arguments],
+            [*COMMAND, *arguments.split()],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

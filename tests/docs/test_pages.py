@@ -97,6 +97,7 @@ def test_pages_have_blocks(docs):
     assert sum(counts.values()) >= 150
 
 
+@pytest.mark.once
 def test_tests_in_pages_pass(docs, page, tmp_path):
     """A block that defines tests is a complete test module, which runs with pytest."""
     blocks = [block for block in docs.blocks_of(page) if block.info == "python"]
