@@ -368,7 +368,7 @@ async def _find_mentioning(engine: Engine, ids: Collection[str]) -> tuple[str, .
     stored_ends = {end.encode() for end in ends}
 
     def plan(reader: Reader, nodes: list[int]) -> list[str]:
-        # Search the stored bytes first, because decoding all memories takes ten times as long.
+        # Search the stored bytes first, because decoding all memories takes about five times as long.
         nodes = reader.filter_stored(nodes, lambda row: not stored_ends.isdisjoint(STORED_ID_END_PATTERN.findall(row)))
         table = reader.links(np.array(nodes, np.int64), "out")
         # The metadata of automatic links is generated and contains no ids.
